@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let kept = args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_attributes(&kept, &inputs)?;
-    note_long_attributes(&inputs);
+    inputs.iter().for_each(|(path, file)| note_long_attributes(path, file));
     let texts = attributes.iter().map(|(key, &(_, value))| (args.prefix.as_str(), key.as_str(), value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
     if attributes_bytes > MAX_ATTRIBUTES_BYTES {
@@ -428,23 +428,18 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Result<Merged<'
     Ok(merged)
 }
 
-/// Says which values become tensors of bytes.
-fn note_long_attributes(inputs: &[Input<'_>]) {
-    for (path, file) in inputs {
-        let names = file.long_attributes();
-        let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
-        let more = if names.len() > shown.len() { ", ..." } else { "" };
-        if !shown.is_empty() {
-            message(&format!(
-                "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
-                path.display(),
-                if names.len() == 1 {
-                    "1 value is".to_owned()
-                } else {
-                    format!("{} values are each", names.len())
-                },
-                shown.join(", ")
-            ));
-        }
+/// Says which values of a file become tensors of bytes.
+pub(super) fn note_long_attributes(path: &Path, file: &ForeignFile) {
+    let names = file.long_attributes();
+    let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
+    let more = if names.len() > shown.len() { ", ..." } else { "" };
+    if shown.is_empty() {
+        return;
     }
+    message(&format!(
+        "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
+        path.display(),
+        if names.len() == 1 { "1 value is".to_owned() } else { format!("{} values are each", names.len()) },
+        shown.join(", ")
+    ));
 }

@@ -8,6 +8,7 @@ mod diff;
 mod diff_values;
 mod documents;
 mod existing;
+mod export_files;
 mod expr;
 mod external;
 mod files;
