@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     }
 
     let import = Import { args, target, inputs: &inputs, attributes: &attributes };
-    let store = open_existing(&args.external.options(), target)?;
+    let store = open_existing("import", &args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
     if let (None, Some(tag)) = (&store, &args.before.tag) {
@@ -265,7 +265,7 @@ impl Import<'_> {
         match options.create_with(self.target, |txn| self.fill(txn, || Ok(BTreeMap::new()), &progress)) {
             Ok(generation) => Ok(generation),
             // Another process may have created the store in the meantime.
-            Err(e) => match open_existing(&options, self.target) {
+            Err(e) => match open_existing("import", &options, self.target) {
                 Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
                     self.check_existing(Some(&store.snapshot()))?;
                     fill_existing(&store)

@@ -30,9 +30,9 @@ const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
 const TAG_COMMANDS: [&str; 3] = ["tag", "restore", "prune"];
 
 /// The commands that take `STORE@TAG`.
-const LOOKING: [&str; 15] = [
-    "info", "inspect", "ls", "tree", "show", "stats", "plot", "map", "report", "diff", "export", "verify",
-    "du", "list", "get",
+const LOOKING: [&str; 16] = [
+    "info", "inspect", "ls", "tree", "show", "stats", "plot", "map", "report", "diff", "export", "copy",
+    "verify", "du", "list", "get",
 ];
 
 /// Returns the command with completions for every argument that is a path, the name of a tensor or a tag.

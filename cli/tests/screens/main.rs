@@ -53,6 +53,7 @@ fn help_texts() {
         "diff",
         "import",
         "export",
+        "copy",
         "view",
         "ln",
         "mv",
