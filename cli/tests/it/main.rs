@@ -4,6 +4,7 @@
 mod append;
 mod attributes;
 mod closed_pipe;
+mod convert;
 mod copy;
 mod diff;
 mod diff_values;

@@ -54,6 +54,7 @@ fn help_texts() {
         "import",
         "export",
         "copy",
+        "convert",
         "view",
         "ln",
         "mv",
