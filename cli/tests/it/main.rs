@@ -13,6 +13,7 @@ mod existing;
 mod export_files;
 mod expr;
 mod external;
+mod file_care;
 mod files;
 mod harness;
 mod history;
