@@ -49,6 +49,8 @@ mod documents {
     mod getting_started {}
     #[doc = include_str!("../docs/cli.md")]
     mod cli {}
+    #[doc = include_str!("../docs/twelve-jobs.md")]
+    mod twelve_jobs {}
     #[doc = include_str!("../docs/inspecting.md")]
     mod inspecting {}
     #[doc = include_str!("../docs/elements.md")]

@@ -344,6 +344,47 @@ impl ForeignFile {
         self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
     }
 
+    /// Reads a storage of the file to its end. Returns whether its bytes have a checksum, which was right: that of a
+    /// member of a zip file. Other files have none, so that only an error of the disk is found. `progress` is called with the
+    /// bytes read since the last call.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, Tensor};
+    /// use stridemap_interop::{ForeignFile, npz};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.npz");
+    /// let x = Tensor::from_vec(vec![7u8; 100], &[100])?;
+    /// npz::Export::new().write(&path, &[("x".to_owned(), x)], |_| ())?;
+    /// let file = ForeignFile::open(&path)?;
+    /// assert!(file.storages().all(|storage| file.verify_storage(storage.id, |_| ()).is_ok_and(|has_sum| has_sum)));
+    ///
+    /// let mut bytes = std::fs::read(&path)?;
+    /// let at = bytes.windows(8).position(|run| run == [7; 8]).unwrap_or_default();
+    /// bytes[at] = 8;
+    /// std::fs::write(&path, bytes)?;
+    /// let damaged = ForeignFile::open(&path)?.verify_storage(1, |_| ()).unwrap_err();
+    /// assert_eq!(damaged.kind(), ErrorKind::BadFile);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] for a wrong checksum; [`ErrorKind::OutOfRange`] for a number that no storage has;
+    /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
+    pub fn verify_storage(&self, id: u64, mut progress: impl FnMut(u64)) -> Result<bool> {
+        let index = id.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        let Some(storage) = index.and_then(|index| self.contents.storages.get(index)) else {
+            let (path, count) = (self.path().display(), self.contents.storages.len());
+            let message = format!("verify {path}: it has {count} storages, and none has the number {id}");
+            return Err(Error::new(ErrorKind::OutOfRange, message));
+        };
+        storage.read(0..storage.length_bytes, &mut |bytes| {
+            progress(bytes.len() as u64);
+            Ok(())
+        })?;
+        Ok(storage.conversion.member.as_ref().is_some_and(|member| member.crc32.is_some()))
+    }
+
     /// Renames the tensors with `new_name`, and leaves out those for which it returns `None`.
     ///
     /// ```

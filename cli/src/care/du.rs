@@ -1,16 +1,17 @@
 //! `du`: the disk space of a store.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
 use stridemap::{Snapshot, Store, StoreOptions};
 
-use super::du_patterns;
+use super::{du_file, du_patterns};
+use crate::args::Source;
 use crate::error::Result;
 use crate::history::split;
-use crate::input::{open_at, stored_bytes};
+use crate::input::{Input, stored_bytes};
 use crate::names::{one_line, quoted};
 use crate::remote::is_url;
 use crate::ui::{
@@ -18,6 +19,9 @@ use crate::ui::{
 };
 
 /// Show disk usage, and what could be freed
+///
+/// Of a file in another format, shows the bytes that tensors reach, those of its storages that no tensor reaches, the
+/// length of the file or files, and the disk space that they take, which is less if they have holes.
 ///
 /// Reachable bytes are those of tensors, and what a compaction keeps beside them. Tagged bytes are those that the newest
 /// generation does not need, but a tag keeps. Held bytes are no longer needed, but a reader still uses them, or a writer
@@ -33,29 +37,33 @@ use crate::ui::{
 /// keeps. In other storages, the bytes that are not shared become unreachable, and compact frees them if at least a
 /// quarter of the storage, and at least 4 KiB, is unreachable.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
+#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.pt", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
-    pub(crate) store: PathBuf,
     /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), in place of the whole store
-    #[arg(value_name = "NAME")]
-    pub(crate) patterns: Vec<String>,
+    #[arg(index = 2, value_name = "NAME")]
+    patterns: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
+    #[command(flatten)]
+    source: Source,
 }
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
-    let (store, snapshot) = open_at(&StoreOptions::new(), &args.store)?;
+    let input = args.source.open(&StoreOptions::new())?;
     if !args.patterns.is_empty() {
-        let patterns = du_patterns::usages(&args.patterns, &snapshot)?;
+        let patterns = du_patterns::usages(&args.patterns, &input)?;
         return match args.json {
             true => write_json(out, json!({ "patterns": patterns })),
             false => du_patterns::print(&patterns, out),
         };
     }
+    let (store, snapshot) = match input {
+        Input::Store(store, snapshot, _) => (store, snapshot),
+        Input::File(_) => return du_file::run(&input, args.json, out),
+    };
     let external_bytes = stored_bytes(&snapshot, true)?;
-    if is_url(&args.store) || split(&args.store).is_some() {
+    if is_url(&args.source.path) || split(&args.source.path).is_some() {
         return print_generation(args, (&store, &snapshot), external_bytes, out);
     }
     drop(snapshot); // It would be reported as a reader, once another process has committed.

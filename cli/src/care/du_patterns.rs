@@ -1,16 +1,17 @@
-//! The bytes of some tensors of a store, for `du`.
+//! The bytes of some tensors, for `du`.
 
 use std::io::Write;
 
 use serde::Serialize;
-use stridemap::{Snapshot, StorageKind, TensorInfo};
+use stridemap::{StorageKind, TensorInfo};
 
 use crate::error::{Error, Result};
+use crate::input::Input;
 use crate::look::sharing::{StorageUsage, by_storage};
 use crate::names::{Pattern, one_line, pattern, selecting_hint};
 use crate::ui::{Column, Table, bytes_cell};
 
-/// The tensors that a pattern selects, and their bytes in the store's storages.
+/// The tensors that a pattern selects, and their bytes in the storages of the store or file.
 #[derive(Default, Serialize)]
 pub(super) struct PatternUsage {
     pattern: String,
@@ -22,12 +23,12 @@ pub(super) struct PatternUsage {
 }
 
 /// Returns the usage of each pattern. A pattern that selects no tensor is an error.
-pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<PatternUsage>> {
-    let patterns: Vec<Pattern> = texts.iter().map(|text| pattern(text, snapshot)).collect::<Result<_>>()?;
-    let mut by_storage = by_storage(snapshot.iter_tensors("")?)?;
+pub(super) fn usages(texts: &[String], input: &Input) -> Result<Vec<PatternUsage>> {
+    let patterns: Vec<Pattern> = texts.iter().map(|text| pattern(text, input)).collect::<Result<_>>()?;
+    let mut by_storage = by_storage(input.tensors("")?)?;
     let usage = |text: &String| PatternUsage { pattern: text.clone(), ..PatternUsage::default() };
     let mut usages: Vec<PatternUsage> = texts.iter().map(usage).collect();
-    for storage in snapshot.storages() {
+    for storage in input.storages() {
         let storage = storage?;
         let infos = by_storage.remove(&storage.id).unwrap_or_default();
         let reached =
@@ -37,7 +38,8 @@ pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Patter
                 infos.iter().cloned().partition(|info| pattern.matches(&info.name));
             usage.tensor_count += inside.len() as u64;
             // The bytes of an external storage are outside the store.
-            if storage.kind != StorageKind::External && !inside.is_empty() {
+            let is_outside = matches!(input, Input::Store(..)) && storage.kind == StorageKind::External;
+            if !is_outside && !inside.is_empty() {
                 let (bytes, outside_bytes, all_bytes) =
                     (reached(&inside)?, reached(&outside)?, reached(&infos)?);
                 usage.reachable_bytes += bytes;
@@ -46,7 +48,7 @@ pub(super) fn usages(texts: &[String], snapshot: &Snapshot) -> Result<Vec<Patter
         }
     }
     let Some(missing) = usages.iter().find(|usage| usage.tensor_count == 0) else { return Ok(usages) };
-    let why = selecting_hint(&missing.pattern, snapshot)?
+    let why = selecting_hint(&missing.pattern, input)?
         .unwrap_or_else(|| format!("no tensor matches {:?}", missing.pattern));
     Err(Error::NoMatch(format!("du: {why}")))
 }

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let kept = args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_attributes(&kept, &inputs)?;
-    note_long_attributes(&inputs);
+    inputs.iter().for_each(|(path, file)| note_long_attributes(path, file));
     let texts = attributes.iter().map(|(key, &(_, value))| (args.prefix.as_str(), key.as_str(), value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
     if attributes_bytes > MAX_ATTRIBUTES_BYTES {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     }
 
     let import = Import { args, target, inputs: &inputs, attributes: &attributes };
-    let store = open_existing(&args.external.options(), target)?;
+    let store = open_existing("import", &args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
     if let (None, Some(tag)) = (&store, &args.before.tag) {
@@ -265,7 +265,7 @@ impl Import<'_> {
         match options.create_with(self.target, |txn| self.fill(txn, || Ok(BTreeMap::new()), &progress)) {
             Ok(generation) => Ok(generation),
             // Another process may have created the store in the meantime.
-            Err(e) => match open_existing(&options, self.target) {
+            Err(e) => match open_existing("import", &options, self.target) {
                 Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
                     self.check_existing(Some(&store.snapshot()))?;
                     fill_existing(&store)
@@ -428,23 +428,18 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Result<Merged<'
     Ok(merged)
 }
 
-/// Says which values become tensors of bytes.
-fn note_long_attributes(inputs: &[Input<'_>]) {
-    for (path, file) in inputs {
-        let names = file.long_attributes();
-        let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
-        let more = if names.len() > shown.len() { ", ..." } else { "" };
-        if !shown.is_empty() {
-            message(&format!(
-                "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
-                path.display(),
-                if names.len() == 1 {
-                    "1 value is".to_owned()
-                } else {
-                    format!("{} values are each", names.len())
-                },
-                shown.join(", ")
-            ));
-        }
+/// Says which values of a file become tensors of bytes.
+pub(super) fn note_long_attributes(path: &Path, file: &ForeignFile) {
+    let names = file.long_attributes();
+    let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
+    let more = if names.len() > shown.len() { ", ..." } else { "" };
+    if shown.is_empty() {
+        return;
     }
+    message(&format!(
+        "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
+        path.display(),
+        if names.len() == 1 { "1 value is".to_owned() } else { format!("{} values are each", names.len()) },
+        shown.join(", ")
+    ));
 }

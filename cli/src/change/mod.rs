@@ -2,6 +2,8 @@
 
 pub(crate) mod append;
 pub(crate) mod attr;
+pub(crate) mod convert;
+pub(crate) mod copy;
 pub(crate) mod edit;
 pub(crate) mod export;
 pub(crate) mod freed;

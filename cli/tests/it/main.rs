@@ -4,12 +4,16 @@
 mod append;
 mod attributes;
 mod closed_pipe;
+mod convert;
+mod copy;
 mod diff;
 mod diff_values;
 mod documents;
 mod existing;
+mod export_files;
 mod expr;
 mod external;
+mod file_care;
 mod files;
 mod harness;
 mod history;

@@ -53,6 +53,8 @@ fn help_texts() {
         "diff",
         "import",
         "export",
+        "copy",
+        "convert",
         "view",
         "ln",
         "mv",
