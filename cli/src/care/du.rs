@@ -29,9 +29,9 @@ use crate::ui::{
 /// on this machine, removing its tags frees these, unless it is the newest. For a URL, prune -n shows what could be freed.
 ///
 /// With a NAME, shows how many bytes the elements of these tensors take, and how many of these bytes are
-/// shared with other tensors. Removing the tensors frees the storages that have no other tensors and that no tag
-/// keeps. In other storages, the bytes that are not shared become unreachable, and compact frees them if at least a
-/// quarter of the storage, and at least 4 KiB, is unreachable.
+/// shared with other tensors. The next columns say what removing the tensors frees: rm the storages that have no other
+/// tensors, and compact after it what only these tensors use of other storages, with --all if that is less than a quarter of
+/// a storage. What tags keep is free after the tags are removed, too.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
@@ -47,15 +47,17 @@ pub(crate) struct DuArgs {
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let (store, snapshot) = open_at(&StoreOptions::new(), &args.store)?;
+    let is_newest = !is_url(&args.store) && split(&args.store).is_none();
     if !args.patterns.is_empty() {
-        let patterns = du_patterns::usages(&args.patterns, &snapshot)?;
+        let newest = Some(&store).filter(|_| is_newest);
+        let patterns = du_patterns::usages(&args.patterns, &snapshot, newest)?;
         return match args.json {
             true => write_json(out, json!({ "patterns": patterns })),
             false => du_patterns::print(&patterns, out),
         };
     }
     let external_bytes = stored_bytes(&snapshot, true)?;
-    if is_url(&args.store) || split(&args.store).is_some() {
+    if !is_newest {
         return print_generation(args, (&store, &snapshot), external_bytes, out);
     }
     drop(snapshot); // It would be reported as a reader, once another process has committed.
