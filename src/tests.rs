@@ -61,6 +61,8 @@ mod documents {
     mod json {}
     #[doc = include_str!("../docs/views.md")]
     mod views {}
+    #[doc = include_str!("../docs/mixture-of-experts.md")]
+    mod mixture_of_experts {}
     #[doc = include_str!("../docs/mutable-and-live.md")]
     mod mutable_and_live {}
     #[doc = include_str!("../docs/growing.md")]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use stridemap::import::ExternalFile;
-use stridemap::{DType, Error, ErrorKind, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
+use stridemap::{DType, Error, ErrorKind, Result, Source as _, StorageInfo, StorageKind, Tensor, TensorInfo};
 
 use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use super::file::RawFile;
@@ -336,12 +336,53 @@ impl ForeignFile {
     /// [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed since it was
     /// opened.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        let tensor = self.find(name).ok_or_else(|| {
+        let tensor = self.found("load", name)?;
+        self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
+    }
+
+    /// Passes the elements of a tensor to `sink` as little-endian bytes in row-major order, in pieces of any length. As in
+    /// an import, the checksum of a zip member is verified.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::{ForeignFile, npy};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.npy");
+    /// npy::Export::new().write(&path, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
+    /// let mut bytes = Vec::new();
+    /// ForeignFile::open(&path)?.write_elements("x", &mut |piece| Ok(bytes.extend_from_slice(piece)))?;
+    /// assert_eq!(bytes, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load) and of `sink`; [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for a damaged
+    /// member of a zip file; [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed
+    /// since it was opened.
+    pub fn write_elements(&self, name: &str, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let tensor = self.found("read", name)?;
+        let Some(storage) = self.contents.storages.get(tensor.storage) else { return Ok(()) };
+        let Some(range) = tensor.header.byte_range() else { return Ok(()) };
+        let all = 0..storage.length_bytes;
+        let write = || {
+            // Only a read of all bytes of a member verifies its checksum.
+            if storage.conversion.member.is_some() && !(tensor.header.is_contiguous() && range == all) {
+                storage.read(all, &mut |_| Ok(()))?;
+            }
+            match tensor.header.is_contiguous() {
+                true => storage.read(range.clone(), sink),
+                false => self.tensor(tensor)?.write_to(sink),
+            }
+        };
+        write().map_err(|e| e.context(format_args!("read {name:?} of {}", self.path().display())))
+    }
+
+    fn found(&self, verb: &str, name: &str) -> Result<&ForeignTensor> {
+        self.find(name).ok_or_else(|| {
             let path = self.path().display();
             let names = self.by_name().iter().map(|&index| self.name(index).to_owned());
-            Error::name_not_found("load", name, names).context(path)
-        })?;
-        self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
+            Error::name_not_found(verb, name, names).context(path)
+        })
     }
 
     /// Reads a storage of the file to its end. Returns whether its bytes have a checksum, which was right: that of a

@@ -33,9 +33,9 @@ use crate::ui::{
 /// on this machine, removing its tags frees these, unless it is the newest. For a URL, prune -n shows what could be freed.
 ///
 /// With a NAME, shows how many bytes the elements of these tensors take, and how many of these bytes are
-/// shared with other tensors. Removing the tensors frees the storages that have no other tensors and that no tag
-/// keeps. In other storages, the bytes that are not shared become unreachable, and compact frees them if at least a
-/// quarter of the storage, and at least 4 KiB, is unreachable.
+/// shared with other tensors. The next columns say what removing the tensors frees: rm the storages that have no other
+/// tensors, and compact after it what only these tensors use of other storages, with --all if that is less than a quarter of
+/// a storage. What tags keep is free after the tags are removed, too.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.pt", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
@@ -51,8 +51,9 @@ pub(crate) struct DuArgs {
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&StoreOptions::new())?;
+    let is_newest = !is_url(&args.source.path) && split(&args.source.path).is_none();
     if !args.patterns.is_empty() {
-        let patterns = du_patterns::usages(&args.patterns, &input)?;
+        let patterns = du_patterns::usages(&args.patterns, &input, is_newest)?;
         return match args.json {
             true => write_json(out, json!({ "patterns": patterns })),
             false => du_patterns::print(&patterns, out),
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
         Input::File(_) => return du_file::run(&input, args.json, out),
     };
     let external_bytes = stored_bytes(&snapshot, true)?;
-    if is_url(&args.source.path) || split(&args.source.path).is_some() {
+    if !is_newest {
         return print_generation(args, (&store, &snapshot), external_bytes, out);
     }
     drop(snapshot); // It would be reported as a reader, once another process has committed.

@@ -12,6 +12,7 @@ use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{FileFormat, ForeignFile, Imported};
 
+use super::fuse::Fused;
 use super::plan::{described, header, info};
 use super::select::{Kept, Selection};
 use super::stdin::{self, Piped};
@@ -49,6 +50,11 @@ pub(crate) struct ImportArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) selection: Selection,
+    /// Lay the tensors whose names in the store are PATTERN, with a number in the place of {}, one after another in the order
+    /// of the numbers: 'experts.{}.up', so that view --stack gives them one name. If there are several {}, the last is this
+    /// number. Repeatable
+    #[arg(long, value_name = "PATTERN", conflicts_with = "in_place")]
+    pub(crate) fuse: Vec<String>,
     #[command(flatten)]
     pub(crate) reading: Reading,
     /// Print one JSON object
@@ -89,7 +95,9 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         inputs.iter().try_for_each(|(_, file)| file.check_adoptable())?;
     }
 
-    let import = Import { args, target, inputs: &inputs, attributes: &attributes };
+    let files = inputs.iter().map(|(_, file)| file);
+    let fused = Fused::of(&args.fuse, files, |tensor| args.name_of(tensor))?;
+    let import = Import { args, target, inputs: &inputs, attributes: &attributes, fused };
     let store = open_existing("import", &args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
@@ -112,6 +120,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         import.print_items(snapshot.as_ref(), out)?;
+        import.fused.described().try_for_each(|line| writeln!(out, "would fuse {line}"))?;
         let Some(store) = store else { return Ok(()) };
         return replaced.print_advice(&args.before, &store, target, out);
     }
@@ -178,6 +187,7 @@ struct Import<'a> {
     target: &'a Path,
     inputs: &'a [Input<'a>],
     attributes: &'a Merged<'a>,
+    fused: Fused<'a>,
 }
 
 impl Import<'_> {
@@ -284,12 +294,15 @@ impl Import<'_> {
     ) -> stridemap::Result<()> {
         let args = self.args;
         txn.on_existing(args.existing.policy());
+        self.fused.import_into(txn, &mut progress)?;
+        self.fused.described().filter(|_| is_verbose()).for_each(|line| message(&format!("fused {line}")));
         for (path, file) in self.inputs {
             let outcome = if args.in_place {
                 file.adopt_into(txn, &args.prefix)?;
                 "left in place".to_owned()
             } else {
-                describe(file.import_into(txn, &args.prefix, &mut progress)?)
+                let is_selected = |name: &str| !self.fused.contains(name);
+                describe(file.import_some_into(txn, &args.prefix, is_selected, &mut progress)?)
             };
             if is_verbose() {
                 message(&format!("{}: {outcome}", path.display()));

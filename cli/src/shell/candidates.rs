@@ -24,7 +24,7 @@ const MAX_NAMES: usize = 500;
 const OTHERS: [&str; 4] = ["KEY", "VALUE", "COMMAND", "URL"];
 
 /// The options whose value is the name of a tensor or the beginning of one.
-const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
+const OPTIONS: [&str; 5] = ["fuse", "of", "prefix", "rename", "skip"];
 
 /// The commands whose positional arguments after the store are tags.
 const TAG_COMMANDS: [&str; 3] = ["tag", "restore", "prune"];

@@ -43,6 +43,7 @@ mod show;
 mod signals;
 mod sources;
 mod space;
+mod stack;
 mod stats;
 mod tree;
 mod watch;
