@@ -54,6 +54,7 @@ impl ForeignFile {
         self.check_adoptable()?;
         let mut adopt_all = || {
             let names = self.names(prefix, txn)?;
+            self.set_types(txn, &names)?;
             let tensors = &self.contents.tensors;
             let used: BTreeSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
             let mut keys = HashMap::new();
