@@ -10,7 +10,7 @@ use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::{ErrorKind, Snapshot, Store, Tensor};
 use stridemap_interop::npz::Packing;
-use stridemap_interop::{npy, npz, safetensors};
+use stridemap_interop::{gguf, npy, npz, safetensors};
 
 use super::plan::info;
 use super::shared_bytes;
@@ -38,7 +38,8 @@ use crate::ui::{advance, counted, examples, loaded_record, message, short_record
 pub(crate) struct ExportArgs {
     /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
     pub(crate) store: PathBuf,
-    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
+    /// The file to write; its extension selects the format: .safetensors, .gguf, .npy, .npz, or .smap for a copy of the
+    /// store.
     /// - is standard output
     pub(crate) out: PathBuf,
     /// The tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all if none is named
@@ -92,6 +93,7 @@ pub(crate) enum Order {
 enum Format {
     Npy,
     Safetensors,
+    Gguf,
     #[value(skip)]
     Npz,
     #[value(skip)]
@@ -110,11 +112,12 @@ impl Format {
         match out.extension().and_then(OsStr::to_str) {
             Some("smap") => Ok(Format::Store),
             Some("safetensors") => Ok(Format::Safetensors),
+            Some("gguf") => Ok(Format::Gguf),
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => {
-                let why = "the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy \
-                           of the store";
+                let why = "the extension selects the format and must be .safetensors, .gguf, .npy, .npz, or .smap \
+                           for a copy of the store";
                 Err(Error::at("export", out, format_args!("{why}{argument_hint}")))
             }
         }
@@ -164,7 +167,8 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     let progress = advance("export", size_bytes);
-    let written = write(args, format, &tensors, &attributes, out, progress);
+    let texts = Texts { attributes: &attributes, types: &types(args, &tensors, &snapshot) };
+    let written = write(args, format, &tensors, texts, out, progress);
     let (shard_count, changed_names) = written.map_err(|e| match e.kind() {
         _ if args.is_piped() => output_error(e),
         ErrorKind::AlreadyExists if !args.existing.force => {
@@ -230,7 +234,7 @@ fn check_contents(
 ) -> Result<()> {
     let refused = |why| Err(Error::at("export", &args.out, why));
     let is_npy = matches!(format, Format::Npy);
-    let writes_attributes = matches!(format, Format::Safetensors) && has_attributes;
+    let writes_attributes = matches!(format, Format::Safetensors | Format::Gguf) && has_attributes;
     if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
         let what = format!("the tensor {:?} has no name without the prefix", args.prefix);
         return refused(format!("{what}; use a longer name or a shorter prefix"));
@@ -283,12 +287,26 @@ fn check_files(
     Ok(is_replacing)
 }
 
+/// What is written beside the tensors, if the format has it.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    attributes: &'a BTreeMap<String, String>,
+    /// The types of tensors that no dtype has, by name in the file.
+    types: &'a BTreeMap<String, String>,
+}
+
+/// Returns the types of tensors that their attributes name.
+fn types(args: &ExportArgs, tensors: &[(String, Tensor)], snapshot: &Snapshot) -> BTreeMap<String, String> {
+    let type_of = |name: &str| snapshot.attributes(&format!("{}{name}", args.prefix)).remove(gguf::TYPE_KEY);
+    tensors.iter().filter_map(|(name, _)| Some((name.clone(), type_of(name)?))).collect()
+}
+
 /// Writes the tensors. Returns the number of files with elements, and the names that had to be changed.
 fn write(
     args: &ExportArgs,
     format: Format,
     tensors: &[(String, Tensor)],
-    attributes: &BTreeMap<String, String>,
+    texts: Texts<'_>,
     out: &mut impl Write,
     progress: impl FnMut(u64),
 ) -> stridemap::Result<(usize, Vec<(String, String)>)> {
@@ -299,12 +317,21 @@ fn write(
     };
     match (format, tensors) {
         (Format::Safetensors, _) => {
-            let export = model(args, attributes);
+            let export = model(args, texts.attributes);
             if args.is_piped() {
                 export.write_to(out, tensors, progress)?;
             } else {
                 // Several files are shards and an index.
                 return Ok((export.write(path, tensors, progress)?.len().max(2) - 1, Vec::new()));
+            }
+        }
+        (Format::Gguf, _) => {
+            let export = gguf::Export::new().metadata(texts.attributes).types(texts.types);
+            let export = export.on_existing(existing);
+            if args.is_piped() {
+                export.write_to(out, tensors, progress)?;
+            } else {
+                export.write(path, tensors, progress)?;
             }
         }
         (Format::Npy, [(_, tensor)]) => {
@@ -433,16 +460,16 @@ fn check_pipe(args: &ExportArgs) -> Result<()> {
 fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
     let refused = |why| Err(Error::at("export", &args.out, why));
     match format {
-        Format::Safetensors | Format::Store if args.order != Order::C => {
+        Format::Safetensors | Format::Gguf | Format::Store if args.order != Order::C => {
             refused("--order is for .npy and .npz files; others are always row-major")
         }
-        Format::Npy | Format::Npz | Format::Store if args.max_shard_size.is_some() => {
+        Format::Gguf | Format::Npy | Format::Npz | Format::Store if args.max_shard_size.is_some() => {
             refused("--max-shard-size is for .safetensors files; others are always one file")
         }
         Format::Store if !args.prefix.is_empty() => {
             refused("--prefix is for files in other formats; a copy of a store keeps its names")
         }
-        Format::Safetensors | Format::Npy | Format::Store if args.compress => {
+        Format::Safetensors | Format::Gguf | Format::Npy | Format::Store if args.compress => {
             refused("--compress is for .npz files; others are never compressed")
         }
         _ => Ok(()),

@@ -30,8 +30,8 @@ const MAX_WARNINGS: usize = 3;
 /// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. In a pipe,
 /// it has all modules, and each line is a label and its values, with tabs between them.
 ///
-/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON,
-/// a file has no uuid and no generation.
+/// .safetensors, .npy, .npz, .pt and .gguf files are read in place; tensors have the names that an import would use. In
+/// JSON, a file has no uuid and no generation.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["info model.safetensors", "info model.smap --full", "info model.smap --json | jq .store"]))]
 pub(crate) struct InfoArgs {

@@ -11,6 +11,7 @@ mod existing;
 mod expr;
 mod external;
 mod files;
+mod gguf;
 mod harness;
 mod history;
 mod import;
