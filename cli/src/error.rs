@@ -74,7 +74,7 @@ fn in_our_words(text: &str) -> String {
     let renamed = renamed("save_view", "view").or_else(|| renamed("copy to: ", "ln: "));
     let text = without_rule(renamed.as_deref().unwrap_or(text));
     if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
-        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)");
+        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth, .gguf)");
     }
     with_flags(&text)
 }

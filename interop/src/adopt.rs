@@ -55,6 +55,7 @@ impl ForeignFile {
         let mut adopt_all = || {
             let tensors: Vec<&ForeignTensor> = self.contents.tensors.iter().collect();
             let names = names_of(&tensors, prefix, txn)?;
+            self.set_types(txn, (&tensors, &names))?;
             let used: BTreeSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
             let mut keys = HashMap::new();
             for (index, storage) in self.contents.storages.iter().enumerate() {

@@ -12,7 +12,7 @@ use stridemap::{DType, Error, ErrorKind, Result, Source as _, StorageInfo, Stora
 use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use super::file::RawFile;
 use super::file_format::{FileFormat, not_tensors};
-use super::{numpy, safetensors, spool, torch, zip};
+use super::{gguf, numpy, safetensors, spool, torch, zip};
 
 /// Options for opening files in other formats.
 ///
@@ -62,7 +62,7 @@ impl ForeignOptions {
     /// their names and the reasons.
     ///
     /// This applies to members of a `.npz` file, fields of a structured array, tensors and metadata of a `.safetensors`
-    /// file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
+    /// or `.gguf` file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
     /// items and attributes are read. A file whose structure is damaged is still refused. Elements are not read when a
     /// file is opened, so damage to them is found later, and is still an error.
     ///
@@ -173,6 +173,7 @@ impl ForeignOptions {
             magic if safetensors::is_file(magic, file.length_bytes()) => {
                 safetensors::read(file, header_bytes, *self)
             }
+            magic if magic.starts_with(gguf::MAGIC) => gguf::read(file, *self),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(file, *self),
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
                 let members = zip::members(file)?;
@@ -499,8 +500,19 @@ impl ForeignFile {
         &self.contents.attributes
     }
 
+    /// Returns the attributes of a tensor, by key. Only tensors of a GGUF file have one, [`TYPE_KEY`]: those of a type that no
+    /// dtype has. An import saves it together with the tensor.
+    ///
+    /// [`TYPE_KEY`]: crate::gguf::TYPE_KEY
+    #[must_use]
+    pub fn attributes_of(&self, name: &str) -> BTreeMap<String, String> {
+        let gguf_type = self.find(name).and_then(|tensor| tensor.gguf_type);
+        gguf_type.into_iter().map(|name| (gguf::TYPE_KEY.to_owned(), name.to_owned())).collect()
+    }
+
     /// Returns the names of values that are too large for attributes. The attributes of a store take at most 1 MiB. Each of
-    /// these values is a tensor of bytes instead: text in UTF-8, and a list or dict of a checkpoint as JSON.
+    /// these values is a tensor of bytes instead: text in UTF-8, a list or dict of a checkpoint as JSON, and an array of a
+    /// GGUF file as it is in the file.
     #[must_use]
     pub fn long_attributes(&self) -> &[String] {
         &self.contents.too_long

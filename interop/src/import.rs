@@ -10,7 +10,9 @@ use stridemap::{DType, Error, Header, Result, Source, Store, Transaction};
 
 use super::contents::{ForeignStorage, ForeignTensor};
 use super::file::RawFile;
+use super::file_format::FileFormat;
 use super::foreign::ForeignFile;
+use super::gguf::TYPE_KEY;
 
 /// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
 /// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To
@@ -62,8 +64,8 @@ impl ForeignFile {
     /// durable or visible to others until the transaction commits. After an error the transaction may hold some of the
     /// tensors and should be dropped.
     ///
-    /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors` or `.npy`
-    /// file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
+    /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors`, `.npy`
+    /// or `.gguf` file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
     /// shares its blocks until the file is modified. Changes to the file never reach the store. Structured arrays, and
     /// elements that are byte-swapped or not aligned in the file, are still copied. [`Imported`] tells how much was
     /// copied and how much is shared.
@@ -97,9 +99,28 @@ impl ForeignFile {
         let mut import_all = || {
             // Fail early, before gigabytes are written.
             let names = names_of(&tensors, prefix, txn)?;
+            self.set_types(txn, (&tensors, &names))?;
             self.import_tensors(txn, (&tensors, &names), &mut progress)
         };
         import_all().map_err(|e: Error| e.context(format_args!("import {}", self.path().display())))
+    }
+
+    /// Saves the types of tensors that no dtype has. Removes those that earlier tensors of these names had.
+    pub(super) fn set_types(
+        &self,
+        txn: &mut Transaction<'_>,
+        (tensors, names): (&[&ForeignTensor], &[String]),
+    ) -> Result<()> {
+        if self.format() != FileFormat::Gguf {
+            return Ok(());
+        }
+        for (tensor, name) in tensors.iter().zip(names) {
+            match tensor.gguf_type {
+                Some(gguf_type) => txn.set_attribute(name, TYPE_KEY, gguf_type)?,
+                None => txn.remove_attribute(name, TYPE_KEY)?,
+            }
+        }
+        Ok(())
     }
 
     /// Copies the storages that these tensors share. Returns them by index.

@@ -369,6 +369,9 @@ def write_safetensors(
     max_shard_bytes: int | None,
     replace: bool,
 ) -> list[Path]: ...
+def write_gguf(
+    path: str, tensors: Sequence[tuple[str, Tensor]], metadata: dict[str, str], types: dict[str, str], replace: bool
+) -> None: ...
 def write_npy(path: str, tensor: Tensor, is_fortran: bool, replace: bool) -> None: ...
 def write_npz(
     path: str, tensors: Sequence[tuple[str, Tensor]], is_fortran: bool, compress: bool, replace: bool

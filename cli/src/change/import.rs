@@ -26,9 +26,9 @@ use crate::ui::{advance, counted, examples, is_verbose, joined, message, short_r
 
 /// Copy the tensors of files into a store, in one commit
 ///
-/// The files are .safetensors, .npy, .npz or .pt. To import a model in several files, name its index, such as
-/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become
-/// attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed
+/// The files are .safetensors, .npy, .npz, .pt or .gguf. To import a model in several files, name its index, such as
+/// model.safetensors.index.json. The metadata of a .safetensors or .gguf file and the plain values of a .pt file
+/// become attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed
 /// changes nothing, and creates no store. A killed import can leave a .stage-* directory beside the path of the
 /// store; that directory can be deleted. With --verbose, a line for each file tells whether it was copied or shares
 /// disk blocks with the store.

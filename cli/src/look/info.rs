@@ -31,8 +31,8 @@ const MAX_WARNINGS: usize = 3;
 /// alike and have consecutive numbers are one line, with the numbers of one. In a pipe, it has all modules, and each line is
 /// a label and its values, with tabs between them.
 ///
-/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON,
-/// a file has no uuid and no generation.
+/// .safetensors, .npy, .npz, .pt and .gguf files are read in place; tensors have the names that an import would use. In
+/// JSON, a file has no uuid and no generation.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["info model.safetensors", "info model.smap --full", "info model.smap --json | jq .store"]))]
 pub(crate) struct InfoArgs {

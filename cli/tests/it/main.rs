@@ -15,6 +15,7 @@ mod expr;
 mod external;
 mod file_care;
 mod files;
+mod gguf;
 mod harness;
 mod history;
 mod import;

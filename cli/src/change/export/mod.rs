@@ -14,7 +14,7 @@ use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::npz::Packing;
-use stridemap_interop::{npy, npz, safetensors};
+use stridemap_interop::{gguf, npy, npz, safetensors};
 
 use super::stdin::PIPE;
 use crate::args::{Existing, External, Reading};
@@ -50,7 +50,7 @@ pub(crate) struct ExportArgs {
     /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format; several are merged
     #[arg(value_name = "FROM")]
     source: PathBuf,
-    /// The file to write, whose extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
+    /// The file to write, whose extension selects the format: .safetensors, .gguf, .npy, .npz, or .smap for a copy of the store.
     /// - is standard output. Then the tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all if none
     /// is named
     #[arg(required = true, value_name = "OUT NAME")]
@@ -144,6 +144,7 @@ enum Order {
 enum Format {
     Npy,
     Safetensors,
+    Gguf,
     #[value(skip)]
     Npz,
     #[value(skip)]
@@ -162,11 +163,12 @@ impl Format {
         match out.extension().and_then(OsStr::to_str) {
             Some("smap") => Ok(Format::Store),
             Some("safetensors") => Ok(Format::Safetensors),
+            Some("gguf") => Ok(Format::Gguf),
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => {
-                let why = "the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy \
-                           of the store";
+                let why = "the extension selects the format and must be .safetensors, .gguf, .npy, .npz, or .smap \
+                           for a copy of the store";
                 Err(Error::at("export", out, format_args!("{why}{argument_hint}")))
             }
         }
@@ -218,7 +220,8 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     let progress = advance("export", size_bytes);
-    let written = write(args, format, &tensors, &attributes, out, progress);
+    let texts = Texts { attributes: &attributes, types: &sources.gguf_types(&args.options.prefix, &tensors) };
+    let written = write(args, format, &tensors, texts, out, progress);
     let (shard_count, changed_names) = written.map_err(|e| match e.kind() {
         _ if args.is_piped() => output_error(e),
         ErrorKind::AlreadyExists if !args.options.existing.force => {
@@ -265,7 +268,7 @@ fn check_contents(
 ) -> Result<()> {
     let refused = |why| Err(Error::at("export", args.out, why));
     let is_npy = matches!(format, Format::Npy);
-    let writes_attributes = matches!(format, Format::Safetensors) && has_attributes;
+    let writes_attributes = matches!(format, Format::Safetensors | Format::Gguf) && has_attributes;
     if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
         let prefix = &args.options.prefix;
         return match prefix.as_str() {
@@ -326,12 +329,20 @@ fn check_files(
     Ok(is_replacing)
 }
 
+/// What is written beside the tensors, if the format has it.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    attributes: &'a BTreeMap<String, String>,
+    /// The types of tensors that no dtype has, by name in the file.
+    types: &'a BTreeMap<String, String>,
+}
+
 /// Writes the tensors. Returns the number of files with elements, and the names that had to be changed.
 fn write(
     args: &Export<'_>,
     format: Format,
     tensors: &[(String, Tensor)],
-    attributes: &BTreeMap<String, String>,
+    texts: Texts<'_>,
     out: &mut impl Write,
     progress: impl FnMut(u64),
 ) -> stridemap::Result<(usize, Vec<(String, String)>)> {
@@ -342,12 +353,21 @@ fn write(
     };
     match (format, tensors) {
         (Format::Safetensors, _) => {
-            let export = model(args, attributes);
+            let export = model(args, texts.attributes);
             if args.is_piped() {
                 export.write_to(out, tensors, progress)?;
             } else {
                 // Several files are shards and an index.
                 return Ok((export.write(path, tensors, progress)?.len().max(2) - 1, Vec::new()));
+            }
+        }
+        (Format::Gguf, _) => {
+            let export = gguf::Export::new().metadata(texts.attributes).types(texts.types);
+            let export = export.on_existing(existing);
+            if args.is_piped() {
+                export.write_to(out, tensors, progress)?;
+            } else {
+                export.write(path, tensors, progress)?;
             }
         }
         (Format::Npy, [(_, tensor)]) => {
@@ -413,16 +433,16 @@ fn check_pipe(args: &Export<'_>) -> Result<()> {
 fn check_flags(args: &Export<'_>, format: Format) -> Result<()> {
     let refused = |why| Err(Error::at("export", args.out, why));
     match format {
-        Format::Safetensors | Format::Store if args.options.order != Order::C => {
+        Format::Safetensors | Format::Gguf | Format::Store if args.options.order != Order::C => {
             refused("--order is for .npy and .npz files; others are always row-major")
         }
-        Format::Npy | Format::Npz | Format::Store if args.options.max_shard_size.is_some() => {
+        Format::Gguf | Format::Npy | Format::Npz | Format::Store if args.options.max_shard_size.is_some() => {
             refused("--max-shard-size is for .safetensors files; others are always one file")
         }
         Format::Store if !args.options.prefix.is_empty() => {
             refused("--prefix is for files in other formats; a copy of a store keeps its names")
         }
-        Format::Safetensors | Format::Npy | Format::Store if args.options.compress => {
+        Format::Safetensors | Format::Gguf | Format::Npy | Format::Store if args.options.compress => {
             refused("--compress is for .npz files; others are never compressed")
         }
         _ => Ok(()),

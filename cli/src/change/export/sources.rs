@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store, Tensor, TensorInfo};
+use stridemap_interop::gguf;
 
 use super::Export;
 use crate::change::import::note_long_attributes;
@@ -141,6 +142,22 @@ impl Sources {
             }
         }
         merged.into_iter().map(|(key, (value, _))| (key, value)).collect()
+    }
+
+    /// Returns the types of tensors that their attributes name, by name without the prefix.
+    pub(super) fn gguf_types(
+        &self,
+        prefix: &str,
+        tensors: &[(String, Tensor)],
+    ) -> BTreeMap<String, String> {
+        let type_of = |name: &str| {
+            let name = format!("{prefix}{name}");
+            self.0.iter().find_map(|input| match input {
+                Input::Store(_, snapshot, _) => snapshot.attributes(&name).remove(gguf::TYPE_KEY),
+                Input::File(file) => file.attributes_of(&name).remove(gguf::TYPE_KEY),
+            })
+        };
+        tensors.iter().filter_map(|(name, _)| Some((name.clone(), type_of(name)?))).collect()
     }
 
     /// Says which of the exported tensors share bytes.

@@ -7,7 +7,7 @@ use crate::change::stdin::PIPE;
 use crate::shell::words_after_separator;
 
 /// The extensions of files that an export writes.
-const EXTENSIONS: [&str; 4] = ["safetensors", "npy", "npz", "smap"];
+const EXTENSIONS: [&str; 5] = ["safetensors", "gguf", "npy", "npz", "smap"];
 
 /// The words after the first source.
 #[derive(Debug, PartialEq)]
