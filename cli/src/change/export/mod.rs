@@ -50,9 +50,9 @@ pub(crate) struct ExportArgs {
     /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format; several are merged
     #[arg(value_name = "FROM")]
     source: PathBuf,
-    /// The file to write, whose extension selects the format: .safetensors, .gguf, .npy, .npz, or .smap for a copy of the store.
-    /// - is standard output. Then the tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all if none
-    /// is named
+    /// The file to write, whose extension selects the format: .safetensors, .gguf, .npy, .npz, or .smap for a copy of the
+    /// store; - is standard output. Then the tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all
+    /// if none is named
     #[arg(required = true, value_name = "OUT NAME")]
     words: Vec<OsString>,
     #[command(flatten)]

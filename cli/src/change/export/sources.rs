@@ -145,11 +145,7 @@ impl Sources {
     }
 
     /// Returns the types of tensors that their attributes name, by name without the prefix.
-    pub(super) fn gguf_types(
-        &self,
-        prefix: &str,
-        tensors: &[(String, Tensor)],
-    ) -> BTreeMap<String, String> {
+    pub(super) fn gguf_types(&self, prefix: &str, tensors: &[(String, Tensor)]) -> BTreeMap<String, String> {
         let type_of = |name: &str| {
             let name = format!("{prefix}{name}");
             self.0.iter().find_map(|input| match input {

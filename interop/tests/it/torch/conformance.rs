@@ -120,7 +120,11 @@ fn import_all(folder: &str) -> usize {
         let file = ForeignFile::open(path).unwrap();
         for info in file.tensors() {
             let mut bytes = Vec::new();
-            file.write_elements(&info.name, &mut |piece| Ok(bytes.extend_from_slice(piece))).unwrap();
+            file.write_elements(&info.name, &mut |piece| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            })
+            .unwrap();
             assert!(
                 bytes == file.load(&info.name).unwrap().to_bytes().unwrap(),
                 "{}: {}",
