@@ -20,7 +20,7 @@ fn with_files() -> Dir {
 fn commands_that_look_read_gguf_files() {
     let dir = with_files();
     assert!(dir.stdout(&["ls", "common.gguf"]).contains("blocks.Q4_K"));
-    assert!(dir.stdout(&["ls", "-l", "common.gguf", "blocks.Q4_K"]).contains("uint8  [3, 288]"));
+    assert!(dir.stdout(&["ls", "-l", "common.gguf", "blocks.Q4_K"]).contains("\tuint8\t[3, 288]\t864"));
     let info = dir.stdout(&["info", "--full", "common.gguf"]);
     assert!(info.contains("general.architecture = llama\n"), "{info}");
     assert!(info.contains("gguf.type = Q4_K\n") && info.contains("gguf.type:test.small = int32\n"), "{info}");
@@ -38,7 +38,7 @@ fn an_import_copied_or_in_place_is_exported_as_it_was() {
             let said = dir.messages(&import);
             let is_long = name == "vocabulary.gguf";
             assert_eq!(said.contains("3 values are each too large for an attribute"), is_long, "{said}");
-            assert!(said.contains("\"tokenizer.ggml.tokens\"") == is_long, "{said}");
+            assert!(said.contains("tokenizer.ggml.tokens, ") == is_long, "{said}");
             dir.messages(&["export", store, "out.gguf", "--prefix", &prefix, "--force"]);
             assert!(dir.stdout(&["diff", "--strict", name, "out.gguf"]).starts_with("equal: "));
         }

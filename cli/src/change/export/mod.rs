@@ -33,9 +33,9 @@ pub(crate) use words::is_output;
 
 /// Write tensors of stores and files to a file, or copy a store that is in use
 ///
-/// OUT is the last word that ends with .safetensors, .npy, .npz or .smap; what comes before it is read, and what comes
-/// after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped arrays are
-/// first unpacked into temporary files, in the directory that TMPDIR names.
+/// OUT is the last word that ends with .safetensors, .gguf, .npy, .npz or .smap; what comes before it is read, and what
+/// comes after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped arrays
+/// are first unpacked into temporary files, in the directory that TMPDIR names.
 ///
 /// Elements of a store are written to other formats without being verified; run verify first to find damage.
 ///
