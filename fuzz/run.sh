@@ -86,6 +86,7 @@ seeds_of() {
         manifest) echo ../format/vectors/*/*.man ;;
         table) echo ../format/vectors/*/*.tab ../format/vectors/*/*.his ;;
         remote) echo ../format/vectors/remotes/*/*.head ../format/vectors/remotes/*/*.remote ../format/vectors/remotes/*/*.page ;;
+        gguf) echo ../interop/tests/data/gguf/*.gguf ;;
         pickle) echo ../interop/tests/data/pt/*.pt ../interop/tests/data/pt_more/*.pt ;;
     esac
 }

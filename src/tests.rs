@@ -49,6 +49,8 @@ mod documents {
     mod getting_started {}
     #[doc = include_str!("../docs/cli.md")]
     mod cli {}
+    #[doc = include_str!("../docs/twelve-jobs.md")]
+    mod twelve_jobs {}
     #[doc = include_str!("../docs/inspecting.md")]
     mod inspecting {}
     #[doc = include_str!("../docs/elements.md")]
@@ -59,6 +61,8 @@ mod documents {
     mod json {}
     #[doc = include_str!("../docs/views.md")]
     mod views {}
+    #[doc = include_str!("../docs/mixture-of-experts.md")]
+    mod mixture_of_experts {}
     #[doc = include_str!("../docs/mutable-and-live.md")]
     mod mutable_and_live {}
     #[doc = include_str!("../docs/growing.md")]

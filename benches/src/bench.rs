@@ -159,9 +159,7 @@ impl Bench {
                 break;
             }
             // What a contender leaves behind slows the next, so the order changes, and unwritten pages are written.
-            let mut order: Vec<usize> = (0..case.contenders.len()).collect();
-            fastrand::Rng::with_seed(round as u64).shuffle(&mut order);
-            for at in order {
+            for at in order(case.contenders.len(), round) {
                 files::write_and_delete(self.dir.path(), case.written_bytes)?;
                 rustix::fs::sync();
                 let mut clock = Clock::default();
@@ -204,6 +202,16 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Returns the order of the contenders in a round. Over the rounds, each comes after each other one equally often.
+fn order(count: usize, round: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.rotate_left(round / 2 % count.max(1));
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 fn measured(case: Case<'_>, rounds: Vec<Vec<f64>>) -> Measured {

@@ -7,7 +7,7 @@ use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
 use crate::care::{compact, du, gc, salvage, verify, watch};
-use crate::change::{append, attr, edit, export, import};
+use crate::change::{append, attr, convert, copy, edit, export, import};
 use crate::diff::DiffArgs;
 use crate::error::Result;
 use crate::history::{log, prune, restore, tag};
@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     Import(import::ImportArgs),
     Export(export::ExportArgs),
+    Copy(copy::CopyArgs),
+    Convert(convert::ConvertArgs),
     View(edit::ViewArgs),
     /// Save a tensor under a second name, without copying elements
     #[command(after_help = examples(&["ln model.smap encoder.weight decoder.weight"]))]

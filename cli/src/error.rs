@@ -64,12 +64,17 @@ const WORDS: [(&str, &str); 8] = [
 /// file.
 const UNKNOWN_FORMAT: &str = "not a file of a supported format";
 
+/// Whether a file was refused because it is of no known format, and not because it is damaged.
+pub(crate) fn is_other_format(e: &stridemap::Error) -> bool {
+    e.to_string().contains(UNKNOWN_FORMAT)
+}
+
 fn in_our_words(text: &str) -> String {
     let renamed = |theirs, ours| Some(format!("{ours}{}", text.strip_prefix(theirs)?));
     let renamed = renamed("save_view", "view").or_else(|| renamed("copy to: ", "ln: "));
     let text = without_rule(renamed.as_deref().unwrap_or(text));
     if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
-        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)");
+        return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth, .gguf)");
     }
     with_flags(&text)
 }

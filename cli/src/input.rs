@@ -135,13 +135,18 @@ impl Input {
         }
     }
 
-    /// Returns all attributes by scope and key. A file is one scope, `""`.
+    /// Returns all attributes by scope and key. Those of a file belong to `""` or to a tensor.
     pub(crate) fn attributes(&self) -> Cow<'_, BTreeMap<(String, String), String>> {
         match self {
             Input::Store(_, snapshot, _) => Cow::Borrowed(snapshot.all_attributes()),
             Input::File(file) => {
                 let texts = file.attributes().iter();
-                Cow::Owned(texts.map(|(key, value)| ((String::new(), key.clone()), value.clone())).collect())
+                let texts = texts.map(|(key, value)| ((String::new(), key.clone()), value.clone()));
+                let of_tensors = file.tensors().flat_map(|tensor| {
+                    let texts = file.attributes_of(&tensor.name).into_iter();
+                    texts.map(move |(key, value)| ((tensor.name.clone(), key), value))
+                });
+                Cow::Owned(texts.chain(of_tensors).collect())
             }
         }
     }

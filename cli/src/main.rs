@@ -37,7 +37,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::Command;
 use crate::care::{compact, du, gc, salvage, verify, watch};
-use crate::change::{append, attr, edit, export, import, mv};
+use crate::change::{append, attr, convert, copy, edit, export, import, mv};
 use crate::error::{Error, Result};
 use crate::history::{log, prune, restore, tag};
 use crate::look::{info, ls, map, report, show, stats, tree};
@@ -93,6 +93,8 @@ fn interrupted_message(command: &Command) -> &'static str {
         Command::Import(_) => "import: interrupted; nothing was imported",
         Command::Export(args) if args.is_piped() => "export: interrupted; the output is incomplete",
         Command::Export(_) => "export: interrupted; nothing was written",
+        Command::Copy(_) => "copy: interrupted; nothing was copied",
+        Command::Convert(_) => "convert: interrupted; nothing was converted",
         Command::Append(_) => "append: interrupted; nothing was appended",
         Command::Compact(_) => "compact: interrupted; what was rewritten until then stays",
         Command::Salvage(_) => "salvage: interrupted; nothing was made",
@@ -119,6 +121,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Show(args) => show::run(args, &mut out)?,
         Command::Stats(args) => is_positive = stats::run(args, &mut out)?,
         Command::Plot(args) => plot::run(args, &mut out)?,
+        Command::Copy(args) => copy::run(args, &mut out)?,
+        Command::Convert(args) => convert::run(args, &mut out)?,
         Command::View(args) => edit::view(args, &mut out)?,
         Command::Ln(args) => edit::ln(args, &mut out)?,
         Command::Mv(args) => mv::mv(args, &mut out)?,

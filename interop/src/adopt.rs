@@ -5,9 +5,9 @@ use std::path::Path;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 
-use super::contents::Conversion;
+use super::contents::{Conversion, ForeignTensor};
 use super::foreign::ForeignFile;
-use super::import::commit;
+use super::import::{commit, names_of};
 
 /// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in
 /// the file. The file's [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those
@@ -53,8 +53,9 @@ impl ForeignFile {
     pub fn adopt_into(&self, txn: &mut Transaction<'_>, prefix: &str) -> Result<()> {
         self.check_adoptable()?;
         let mut adopt_all = || {
-            let names = self.names(prefix, txn)?;
-            let tensors = &self.contents.tensors;
+            let tensors: Vec<&ForeignTensor> = self.contents.tensors.iter().collect();
+            let names = names_of(&tensors, prefix, txn)?;
+            self.set_types(txn, (&tensors, &names))?;
             let used: BTreeSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
             let mut keys = HashMap::new();
             for (index, storage) in self.contents.storages.iter().enumerate() {

@@ -12,6 +12,7 @@ use stridemap_format::{attribute_size, check_text};
 
 use super::fields::Fields;
 use super::file::{PIECE_BYTES, RawFile, zeroed};
+use super::gguf::{TEXT, TYPE_KEY};
 use super::zip::{Member, Method};
 use super::{FileFormat, ForeignOptions};
 
@@ -92,6 +93,9 @@ pub(super) struct ForeignTensor {
     pub(super) header: Header,
     /// The index of the storage.
     pub(super) storage: usize,
+    /// The type that the format has for the elements and no dtype has: the [attribute](crate::gguf::TYPE_KEY) of the
+    /// tensor.
+    pub(super) gguf_type: Option<&'static str>,
 }
 
 impl Contents {
@@ -110,7 +114,7 @@ impl Contents {
     /// Adds a tensor of bytes that do not lie in the file as they are.
     pub(super) fn add_bytes(&mut self, file: &Arc<RawFile>, name: String, bytes: Vec<u8>) -> Result<()> {
         let header = header_of_bytes(bytes.len())?;
-        self.tensors.push(ForeignTensor { name, header, storage: self.storages.len() });
+        self.tensors.push(ForeignTensor::new(name, header, self.storages.len()));
         self.storages.push(ForeignStorage::of_bytes(file, bytes));
         Ok(())
     }
@@ -124,8 +128,12 @@ impl Contents {
         let mut sizes: Vec<(usize, String)> = self.attributes.iter().map(size_of).collect();
         sizes.sort_unstable();
         let in_store = self.attributes.iter().map(|(key, value)| attribute_size("", key, value));
-        let is_all_kept = in_store.fold(0, usize::saturating_add) <= MAX_ATTRIBUTES_BYTES;
-        let mut rest_bytes = if is_all_kept { usize::MAX } else { MAX_ATTRIBUTES_BYTES };
+        let types = self.tensors.iter().filter_map(|tensor| {
+            tensor.gguf_type.map(|gguf_type| attribute_size(&tensor.name, TYPE_KEY, gguf_type))
+        });
+        let room_bytes = MAX_ATTRIBUTES_BYTES.saturating_sub(types.fold(0, usize::saturating_add));
+        let is_all_kept = in_store.fold(0, usize::saturating_add) <= room_bytes;
+        let mut rest_bytes = if is_all_kept { usize::MAX } else { room_bytes };
         let is_fitting = |&(bytes, _): &(usize, String)| {
             let rest = rest_bytes.checked_sub(bytes);
             rest_bytes = rest.unwrap_or(0);
@@ -157,6 +165,9 @@ impl Contents {
             } else {
                 self.too_long.push(key.clone());
                 self.add_bytes(file, key, value.into_bytes())?;
+                if let Some(added) = self.tensors.last_mut().filter(|_| self.format == FileFormat::Gguf) {
+                    added.gguf_type = Some(TEXT);
+                }
             }
         }
         Ok(())
@@ -176,7 +187,7 @@ impl Contents {
     /// accepted, because a prefix may make them valid.
     pub(super) fn checked(self, file: &RawFile) -> Result<Self> {
         let mut names = HashSet::new();
-        for ForeignTensor { name, header, storage } in &self.tensors {
+        for ForeignTensor { name, header, storage, .. } in &self.tensors {
             if !names.insert(name) {
                 return Err(file.bad(format!("two tensors are named {name:?}")));
             }
@@ -205,6 +216,15 @@ fn header_of_bytes(length_bytes: usize) -> Result<Header> {
 }
 
 impl ForeignTensor {
+    pub(super) fn new(name: String, header: Header, storage: usize) -> Self {
+        ForeignTensor { name, header, storage, gguf_type: None }
+    }
+
+    /// Returns the tensor with a type that no dtype has.
+    pub(super) fn of_type(self, gguf_type: &'static str) -> Self {
+        ForeignTensor { gguf_type: Some(gguf_type), ..self }
+    }
+
     /// Returns the size of the elements in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         self.header.nbytes() as u64

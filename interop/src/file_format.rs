@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{safetensors, torch};
+use super::{gguf, safetensors, torch};
 
 /// The formats that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +19,12 @@ pub enum FileFormat {
     Npz,
     /// `.pt`, `.pth`: a PyTorch checkpoint.
     PyTorch,
+    /// `.gguf`: a model of llama.cpp.
+    Gguf,
 }
 
 impl FileFormat {
-    /// Returns `safetensors`, `shard-index`, `npy`, `npz` or `pytorch`.
+    /// Returns `safetensors`, `shard-index`, `npy`, `npz`, `pytorch` or `gguf`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +33,7 @@ impl FileFormat {
             FileFormat::Npy => "npy",
             FileFormat::Npz => "npz",
             FileFormat::PyTorch => "pytorch",
+            FileFormat::Gguf => "gguf",
         }
     }
 
@@ -40,6 +43,7 @@ impl FileFormat {
         match magic {
             _ if safetensors::is_file(magic, u64::MAX) => Ok(FileFormat::Safetensors),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Ok(FileFormat::Npy),
+            _ if magic.starts_with(gguf::MAGIC) => Ok(FileFormat::Gguf),
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Ok(FileFormat::Npz),
             _ if torch::is_pickle(magic) => Ok(FileFormat::PyTorch),
             _ if safetensors::is_index(magic) => Ok(FileFormat::ShardIndex),

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use stridemap::import::ExternalFile;
-use stridemap::{DType, Error, ErrorKind, Result, StorageInfo, StorageKind, Tensor, TensorInfo};
+use stridemap::{DType, Error, ErrorKind, Result, Source as _, StorageInfo, StorageKind, Tensor, TensorInfo};
 
 use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
 use super::file::RawFile;
 use super::file_format::{FileFormat, not_tensors};
-use super::{numpy, safetensors, spool, torch, zip};
+use super::{gguf, numpy, safetensors, spool, torch, zip};
 
 /// Options for opening files in other formats.
 ///
@@ -62,7 +62,7 @@ impl ForeignOptions {
     /// their names and the reasons.
     ///
     /// This applies to members of a `.npz` file, fields of a structured array, tensors and metadata of a `.safetensors`
-    /// file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
+    /// or `.gguf` file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
     /// items and attributes are read. A file whose structure is damaged is still refused. Elements are not read when a
     /// file is opened, so damage to them is found later, and is still an error.
     ///
@@ -173,6 +173,7 @@ impl ForeignOptions {
             magic if safetensors::is_file(magic, file.length_bytes()) => {
                 safetensors::read(file, header_bytes, *self)
             }
+            magic if magic.starts_with(gguf::MAGIC) => gguf::read(file, *self),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(file, *self),
             [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
                 let members = zip::members(file)?;
@@ -336,12 +337,94 @@ impl ForeignFile {
     /// [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed since it was
     /// opened.
     pub fn load(&self, name: &str) -> Result<Tensor> {
-        let tensor = self.find(name).ok_or_else(|| {
+        let tensor = self.found("load", name)?;
+        self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
+    }
+
+    /// Passes the elements of a tensor to `sink` as little-endian bytes in row-major order, in pieces of any length. As in
+    /// an import, the checksum of a zip member is verified.
+    ///
+    /// ```
+    /// # use stridemap::Tensor;
+    /// # use stridemap_interop::{ForeignFile, npy};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.npy");
+    /// npy::Export::new().write(&path, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
+    /// let mut bytes = Vec::new();
+    /// ForeignFile::open(&path)?.write_elements("x", &mut |piece| Ok(bytes.extend_from_slice(piece)))?;
+    /// assert_eq!(bytes, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load) and of `sink`; [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for a damaged
+    /// member of a zip file; [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed
+    /// since it was opened.
+    pub fn write_elements(&self, name: &str, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let tensor = self.found("read", name)?;
+        let Some(storage) = self.contents.storages.get(tensor.storage) else { return Ok(()) };
+        let Some(range) = tensor.header.byte_range() else { return Ok(()) };
+        let all = 0..storage.length_bytes;
+        let write = || {
+            // Only a read of all bytes of a member verifies its checksum.
+            if storage.conversion.member.is_some() && !(tensor.header.is_contiguous() && range == all) {
+                storage.read(all, &mut |_| Ok(()))?;
+            }
+            match tensor.header.is_contiguous() {
+                true => storage.read(range.clone(), sink),
+                false => self.tensor(tensor)?.write_to(sink),
+            }
+        };
+        write().map_err(|e| e.context(format_args!("read {name:?} of {}", self.path().display())))
+    }
+
+    fn found(&self, verb: &str, name: &str) -> Result<&ForeignTensor> {
+        self.find(name).ok_or_else(|| {
             let path = self.path().display();
             let names = self.by_name().iter().map(|&index| self.name(index).to_owned());
-            Error::name_not_found("load", name, names).context(path)
+            Error::name_not_found(verb, name, names).context(path)
+        })
+    }
+
+    /// Reads a storage of the file to its end. Returns whether its bytes have a checksum, which was right: that of a
+    /// member of a zip file. Other files have none, so that only an error of the disk is found. `progress` is called with the
+    /// bytes read since the last call.
+    ///
+    /// ```
+    /// use stridemap::{ErrorKind, Tensor};
+    /// use stridemap_interop::{ForeignFile, npz};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.npz");
+    /// let x = Tensor::from_vec(vec![7u8; 100], &[100])?;
+    /// npz::Export::new().write(&path, &[("x".to_owned(), x)], |_| ())?;
+    /// let file = ForeignFile::open(&path)?;
+    /// assert!(file.storages().all(|storage| file.verify_storage(storage.id, |_| ()).is_ok_and(|has_sum| has_sum)));
+    ///
+    /// let mut bytes = std::fs::read(&path)?;
+    /// let at = bytes.windows(8).position(|run| run == [7; 8]).unwrap_or_default();
+    /// bytes[at] = 8;
+    /// std::fs::write(&path, bytes)?;
+    /// let damaged = ForeignFile::open(&path)?.verify_storage(1, |_| ()).unwrap_err();
+    /// assert_eq!(damaged.kind(), ErrorKind::BadFile);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] for a wrong checksum; [`ErrorKind::OutOfRange`] for a number that no storage has;
+    /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
+    pub fn verify_storage(&self, id: u64, mut progress: impl FnMut(u64)) -> Result<bool> {
+        let index = id.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        let Some(storage) = index.and_then(|index| self.contents.storages.get(index)) else {
+            let (path, count) = (self.path().display(), self.contents.storages.len());
+            let message = format!("verify {path}: it has {count} storages, and none has the number {id}");
+            return Err(Error::new(ErrorKind::OutOfRange, message));
+        };
+        storage.read(0..storage.length_bytes, &mut |bytes| {
+            progress(bytes.len() as u64);
+            Ok(())
         })?;
-        self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
+        Ok(storage.conversion.member.as_ref().is_some_and(|member| member.crc32.is_some()))
     }
 
     /// Renames the tensors with `new_name`, and leaves out those for which it returns `None`.
@@ -417,8 +500,19 @@ impl ForeignFile {
         &self.contents.attributes
     }
 
+    /// Returns the attributes of a tensor, by key. Only tensors of a GGUF file have one, [`TYPE_KEY`]: those of a type that no
+    /// dtype has. An import saves it together with the tensor.
+    ///
+    /// [`TYPE_KEY`]: crate::gguf::TYPE_KEY
+    #[must_use]
+    pub fn attributes_of(&self, name: &str) -> BTreeMap<String, String> {
+        let gguf_type = self.find(name).and_then(|tensor| tensor.gguf_type);
+        gguf_type.into_iter().map(|name| (gguf::TYPE_KEY.to_owned(), name.to_owned())).collect()
+    }
+
     /// Returns the names of values that are too large for attributes. The attributes of a store take at most 1 MiB. Each of
-    /// these values is a tensor of bytes instead: text in UTF-8, and a list or dict of a checkpoint as JSON.
+    /// these values is a tensor of bytes instead: text in UTF-8, a list or dict of a checkpoint as JSON, and an array of a
+    /// GGUF file as it is in the file.
     #[must_use]
     pub fn long_attributes(&self) -> &[String] {
         &self.contents.too_long

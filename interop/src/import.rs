@@ -1,7 +1,7 @@
 //! Copies the tensors of files into a store.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +10,9 @@ use stridemap::{DType, Error, Header, Result, Source, Store, Transaction};
 
 use super::contents::{ForeignStorage, ForeignTensor};
 use super::file::RawFile;
+use super::file_format::FileFormat;
 use super::foreign::ForeignFile;
+use super::gguf::TYPE_KEY;
 
 /// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
 /// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To
@@ -62,8 +64,8 @@ impl ForeignFile {
     /// durable or visible to others until the transaction commits. After an error the transaction may hold some of the
     /// tensors and should be dropped.
     ///
-    /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors` or `.npy`
-    /// file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
+    /// If the file and the store are on one file system that can share blocks (btrfs, XFS), a `.safetensors`, `.npy`
+    /// or `.gguf` file with 4 MiB of elements or more is not copied. One storage is then the whole file, header included, and
     /// shares its blocks until the file is modified. Changes to the file never reach the store. Structured arrays, and
     /// elements that are byte-swapped or not aligned in the file, are still copied. [`Imported`] tells how much was
     /// copied and how much is shared.
@@ -75,32 +77,63 @@ impl ForeignFile {
         &self,
         txn: &mut Transaction<'_>,
         prefix: &str,
+        progress: impl FnMut(u64),
+    ) -> Result<Imported> {
+        self.import_some_into(txn, prefix, |_| true, progress)
+    }
+
+    /// Like [`import_into`](Self::import_into), for the tensors whose names in the file `is_selected` accepts. The caller
+    /// saves others in another way, such as with [`write_elements`](Self::write_elements).
+    ///
+    /// # Errors
+    /// Those of [`import_into`](Self::import_into).
+    pub fn import_some_into(
+        &self,
+        txn: &mut Transaction<'_>,
+        prefix: &str,
+        is_selected: impl Fn(&str) -> bool,
         mut progress: impl FnMut(u64),
     ) -> Result<Imported> {
+        let tensors = self.contents.tensors.iter().filter(|tensor| is_selected(&tensor.name));
+        let tensors: Vec<&ForeignTensor> = tensors.collect();
         let mut import_all = || {
             // Fail early, before gigabytes are written.
-            let names = self.names(prefix, txn)?;
-            self.import_tensors(txn, &names, &mut progress)
+            let names = names_of(&tensors, prefix, txn)?;
+            self.set_types(txn, (&tensors, &names))?;
+            self.import_tensors(txn, (&tensors, &names), &mut progress)
         };
         import_all().map_err(|e: Error| e.context(format_args!("import {}", self.path().display())))
     }
 
-    /// Returns the names that the tensors will have. It is an error if the transaction does not accept one.
-    pub(super) fn names(&self, prefix: &str, txn: &Transaction<'_>) -> Result<Vec<String>> {
-        let names = self.contents.tensors.iter().map(|tensor| format!("{prefix}{}", tensor.name));
-        names.map(|name| txn.check_name(&name).map(|()| name)).collect()
+    /// Saves the types of tensors that no dtype has. Removes those that earlier tensors of these names had.
+    pub(super) fn set_types(
+        &self,
+        txn: &mut Transaction<'_>,
+        (tensors, names): (&[&ForeignTensor], &[String]),
+    ) -> Result<()> {
+        if self.format() != FileFormat::Gguf {
+            return Ok(());
+        }
+        for (tensor, name) in tensors.iter().zip(names) {
+            match tensor.gguf_type {
+                Some(gguf_type) => txn.set_attribute(name, TYPE_KEY, gguf_type)?,
+                None => txn.remove_attribute(name, TYPE_KEY)?,
+            }
+        }
+        Ok(())
     }
 
-    /// Copies the storages that tensors share. Returns them by index.
+    /// Copies the storages that these tensors share. Returns them by index.
     fn import_storages(
         &self,
         txn: &mut Transaction<'_>,
+        tensors: &[&ForeignTensor],
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashMap<usize, StorageKey>> {
         let mut keys = HashMap::new();
-        for (index, storage) in
-            self.contents.storages.iter().enumerate().filter(|(_, it)| it.is_imported_whole)
-        {
+        let used: HashSet<usize> = tensors.iter().map(|tensor| tensor.storage).collect();
+        let is_shared = |(index, it): &(usize, &ForeignStorage)| it.is_imported_whole && used.contains(index);
+        for (index, storage) in self.contents.storages.iter().enumerate().filter(is_shared) {
             let key = txn.stage(Some(storage.length_bytes), |sink| {
                 storage.read(0..storage.length_bytes, &mut |bytes| {
                     sink(bytes)?;
@@ -116,13 +149,15 @@ impl ForeignFile {
     fn import_tensors(
         &self,
         txn: &mut Transaction<'_>,
-        names: &[String],
+        (tensors, names): (&[&ForeignTensor], &[String]),
         progress: &mut dyn FnMut(u64),
     ) -> Result<Imported> {
-        let mut imported = Imported { copied_bytes: self.size_bytes(), shared_bytes: 0 };
-        let whole = self.import_storages(txn, progress)?;
-        let shared = self.share_files(txn, progress)?;
-        for (tensor, name) in self.contents.tensors.iter().zip(names) {
+        let whole = self.import_storages(txn, tensors, progress)?;
+        let whole_bytes = whole.keys().filter_map(|&index| self.contents.storages.get(index));
+        let whole_bytes = whole_bytes.map(|storage| storage.length_bytes).fold(0, u64::saturating_add);
+        let mut imported = Imported { copied_bytes: whole_bytes, shared_bytes: 0 };
+        let shared = self.share_files(txn, tensors, progress)?;
+        for (&tensor, name) in tensors.iter().zip(names) {
             if let Some(&key) = whole.get(&tensor.storage) {
                 txn.save_header(name, &tensor.header, key)?;
                 continue;
@@ -132,10 +167,10 @@ impl ForeignFile {
                 && let Some(header) = header_in_file(storage, tensor)
             {
                 txn.save_header(name, &header, key)?;
-                imported.copied_bytes -= tensor.size_bytes();
                 imported.shared_bytes += tensor.size_bytes();
                 continue;
             }
+            imported.copied_bytes += tensor.size_bytes();
             let source = Streamed { storage, tensor, progress: RefCell::new(progress) };
             let header = &tensor.header;
             let row_major = Header::contiguous(header.dtype(), header.size());
@@ -153,10 +188,11 @@ impl ForeignFile {
     fn share_files(
         &self,
         txn: &mut Transaction<'_>,
+        tensors: &[&ForeignTensor],
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashMap<*const RawFile, StorageKey>> {
         let mut sizes: HashMap<*const RawFile, (&RawFile, u64)> = HashMap::new();
-        for tensor in &self.contents.tensors {
+        for tensor in tensors {
             let Some(storage) = self.contents.storages.get(tensor.storage) else { continue };
             if header_in_file(storage, tensor).is_some() {
                 let (_, size_bytes) = sizes.entry(Arc::as_ptr(&storage.file)).or_insert((&storage.file, 0));
@@ -179,6 +215,16 @@ impl ForeignFile {
         }
         Ok(shared)
     }
+}
+
+/// Returns the names that tensors will have. It is an error if the transaction does not accept one.
+pub(super) fn names_of(
+    tensors: &[&ForeignTensor],
+    prefix: &str,
+    txn: &Transaction<'_>,
+) -> Result<Vec<String>> {
+    let names = tensors.iter().map(|tensor| format!("{prefix}{}", tensor.name));
+    names.map(|name| txn.check_name(&name).map(|()| name)).collect()
 }
 
 /// The number of bytes of elements that an import copied, and the number it shares with the file.

@@ -1,4 +1,4 @@
-//! Other file formats for [stridemap]: safetensors, NumPy's `.npy` and `.npz`, and PyTorch's `.pt` and `.pth`.
+//! Other file formats for [stridemap]: safetensors, NumPy's `.npy` and `.npz`, PyTorch's `.pt` and `.pth`, and GGUF.
 //!
 //! ```
 //! use stridemap::{Store, Tensor};
@@ -26,8 +26,8 @@
 //!   different settings.
 //! - [`import`] copies a file into a store. [`adopt`] leaves the elements in the file. [`ForeignFile::import_into`]
 //!   and [`ForeignFile::adopt_into`] do the same within a transaction.
-//! - [`safetensors::Export`], [`npy::Export`] and [`npz::Export`] write files: set options, then call `write`. `.pt`
-//!   files can only be read. They are read as data: no code in them is run.
+//! - [`safetensors::Export`], [`npy::Export`], [`npz::Export`] and [`gguf::Export`] write files: set options, then call
+//!   `write`. `.pt` files can only be read. They are read as data: no code in them is run.
 //!
 //! `progress` is called with the number of bytes of elements read or written since the last call. [`OnExisting`] sets
 //! whether an import may replace tensors and whether an export may replace files. By default, both may.
@@ -44,6 +44,7 @@ mod fields;
 mod file;
 mod file_format;
 mod foreign;
+pub mod gguf;
 mod import;
 mod numpy;
 mod persist_new;

@@ -76,10 +76,11 @@ def run(rank: int, folder: Path, mib: int, rounds: int, results: Any) -> None:
             "stridemap": (StoreWriter(folder / "x.smap"), lambda: StoreReader(folder / "x.smap")),
             "PyTorch": (dcp.FileSystemWriter(folder / "files"), lambda: dcp.FileSystemReader(folder / "files")),
         }
-        for name, (writer, _) in programs.items():
+        turns = list(programs.items())[:: -1 if number % 2 else 1]
+        for name, (writer, _) in turns:
             result = measured(lambda: dcp.save(state, storage_writer=writer))
             found.setdefault((name, "save"), []).append(result)
-        for name, (_, reader) in programs.items():
+        for name, (_, reader) in turns:
             loaded = model(mesh, mib, None)
             if rank == 0:
                 evict(folder)

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stridemap::OnExisting;
 use stridemap_interop::npz::Packing;
-use stridemap_interop::{ForeignFile, ForeignOptions, Order, npy, npz, safetensors};
+use stridemap_interop::{ForeignFile, ForeignOptions, Order, gguf, npy, npz, safetensors};
 
 use crate::error::Result;
 use crate::interrupt::{check, detach};
@@ -54,7 +54,7 @@ pub(crate) fn open_bytes(py: Python<'_>, bytes: &[u8]) -> Result<FileHandle> {
 
 #[pymethods]
 impl FileHandle {
-    /// The format: "safetensors", "shard-index", "npy", "npz" or "pytorch".
+    /// The format: "safetensors", "shard-index", "npy", "npz", "pytorch" or "gguf".
     #[getter]
     fn format(&self) -> &'static str {
         self.0.format().name()
@@ -94,10 +94,10 @@ impl FileHandle {
         self.0.tensors().map(|tensor| (tensor.name, tensor.storage_id)).collect()
     }
 
-    /// Returns the text in the file besides its tensors, which belongs to no name: to the prefix "".
+    /// Returns the text in the file besides its tensors, which belongs to the prefix "", or that of a tensor.
     #[pyo3(signature = (scope = ""))]
     fn attributes(&self, scope: &str) -> BTreeMap<String, String> {
-        if scope.is_empty() { self.0.attributes().clone() } else { BTreeMap::new() }
+        if scope.is_empty() { self.0.attributes().clone() } else { self.0.attributes_of(scope) }
     }
 
     /// Returns the names that were left out, and why.
@@ -215,5 +215,19 @@ pub(crate) fn write_npz(
 ) -> Result<Vec<(String, String)>> {
     let packing = if compress { Packing::Deflated } else { Packing::Stored };
     let export = npz::Export::new().order(order(is_fortran)).packing(packing).on_existing(existing(replace));
+    write(py, tensors, |tensors| export.write(path, tensors, |_| check()))
+}
+
+/// Writes a GGUF file. `types` are the attributes of tensors that name their types.
+#[pyfunction]
+pub(crate) fn write_gguf(
+    py: Python<'_>,
+    path: PathBuf,
+    tensors: Named<'_>,
+    metadata: BTreeMap<String, String>,
+    types: BTreeMap<String, String>,
+    replace: bool,
+) -> Result<()> {
+    let export = gguf::Export::new().metadata(&metadata).types(&types).on_existing(existing(replace));
     write(py, tensors, |tensors| export.write(path, tensors, |_| check()))
 }

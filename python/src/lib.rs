@@ -24,7 +24,8 @@ mod views;
 mod _stridemap {
     #[pymodule_export]
     use super::file::{
-        FileHandle, open_bytes, open_file, safetensors_bytes, write_npy, write_npz, write_safetensors,
+        FileHandle, open_bytes, open_file, safetensors_bytes, write_gguf, write_npy, write_npz,
+        write_safetensors,
     };
     #[pymodule_export]
     use super::lent::Lent;

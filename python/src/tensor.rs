@@ -1,7 +1,6 @@
 //! Tensors: a header over a storage, and what is done with its elements.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -208,12 +207,12 @@ impl Tensor {
 
     /// The path that the file of the storage has if it is in the store.
     #[getter]
-    fn _storage_path(&self) -> Option<PathBuf> {
+    fn _storage_path(&self) -> Option<OsString> {
         let (origin, id) = (self.origin.as_ref()?, self.inner.storage_id()?);
         if origin.open_mode.remote {
             return None;
         }
-        Some(origin.store.join(format!("storages/{id:016x}.bin")))
+        Some(origin.store.join(format!("storages/{id:016x}.bin")).into_os_string())
     }
 
     /// The device and the inode of the file of the storage.

@@ -146,10 +146,11 @@ def to_array(tensor: Tensor, dtype: Any, copy: bool | None) -> np.ndarray[Any, A
 
 def open_storage(tensor: Tensor, flags: int) -> int | None:
     """Open the file of a storage. Return `None` if it is not at its path in the store."""
-    if tensor._storage_path is None:
+    path = tensor._storage_path
+    if path is None:
         return None
     try:
-        file = os.open(tensor._storage_path, flags | os.O_CLOEXEC)
+        file = os.open(path, flags | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     stat = os.fstat(file)

@@ -7,6 +7,8 @@ the process that created the file is killed, the next writer of the store delete
 from __future__ import annotations
 
 import builtins
+import ctypes
+import errno
 import itertools
 import math
 import os
@@ -20,6 +22,16 @@ from . import _errors
 from ._arrays import dtype_name, elements_of, numpy_dtype
 from ._store import Store, Transaction, only_store, open
 from ._stridemap import StagedFile, Tensor
+
+#: From which size a write is also started to disk at once, in bytes. Small ones would be many requests.
+_WRITEBACK_BYTES = 1 << 20
+
+#: The call of the C library of Linux that starts it, its flag, and the errors by which it says that it cannot.
+_sync_file_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_SYNC_FILE_RANGE_WRITE = 2
+_NO_WRITEBACK = {errno.EINTR, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.ESPIPE}
 
 #: Where a block is: slices and integers, and perhaps `...`, as in a subscript.
 Index = Any
@@ -172,10 +184,22 @@ def _offset(positions: list[range], shape: Sequence[int]) -> int:
 
 
 def write_at(file: int, rest: memoryview[Any], offset: int) -> None:
-    """Write all bytes of a memory to a file, from an offset on. The kernel writes at most 2 GiB at a time."""
+    """Write all bytes of a memory to a file of a storage, from an offset on, and start to write them to disk."""
     while rest:
+        # The kernel writes at most 2 GiB at a time.
         count = os.pwrite(file, rest, offset)
+        if count >= _WRITEBACK_BYTES:
+            _start_writeback(file, offset, count)
         rest, offset = rest[count:], offset + count
+
+
+def _start_writeback(file: int, offset: int, count: int) -> None:
+    """Start to write bytes of a file to disk, so that the sync at the commit has less to do. Do not wait for the end."""
+    if _sync_file_range is None or _sync_file_range(file, offset, count, _SYNC_FILE_RANGE_WRITE) == 0:
+        return
+    # A sync does the same later. After other errors, bytes may be lost without one at the sync.
+    if (code := ctypes.get_errno()) not in _NO_WRITEBACK:
+        raise OSError(code, f"write to disk: {os.strerror(code)}")
 
 
 def open_to_write(place: Store | str | os.PathLike[str]) -> Store:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from . import _errors, _stridemap
-from ._snapshots import Names
+from . import _attributes, _errors, _stridemap
+from ._snapshots import Names, checked_name
 
 #: The maximum number of names in a warning about what cannot be read.
 _MAX_SHOWN = 3
@@ -80,7 +79,8 @@ class File(Names):
 
     @property
     def format(self) -> str:
-        """The format, which is recognized from the contents: safetensors, shard-index, npy, npz or pytorch.
+        """The format, which is recognized from the contents: safetensors, shard-index, npy, npz, pytorch
+        or gguf.
 
         >>> np.save("x.npy", [1, 2])
         >>> stridemap.open("x.npy").format
@@ -89,16 +89,25 @@ class File(Names):
         return self._handle.format
 
     @property
-    def attrs(self) -> Mapping[str, str]:
-        """The text in the file besides its tensors. They cannot be changed.
+    def attrs(self) -> Mapping[str, Any]:
+        """What is in the file besides its tensors: attributes, which cannot be changed.
 
-        These are the metadata of a safetensors file, and the plain values of a checkpoint, by key path.
+        These are the metadata of a safetensors or GGUF file, and the plain values of a checkpoint, by key path.
 
         >>> stridemap.export(store, "x.safetensors")
         >>> dict(stridemap.open("x.safetensors").attrs)
         {}
         """
-        return MappingProxyType(self._handle.attributes())
+        return _attributes.fixed(self._handle.attributes())
+
+    def attrs_of(self, name: str) -> Mapping[str, Any]:
+        """Return the attributes of a tensor: in a GGUF file, the type of one that no dtype describes. Others have none.
+
+        >>> stridemap.export({"x": np.ones(2, np.float32)}, "x.gguf")
+        >>> dict(stridemap.open("x.gguf").attrs_of("x"))
+        {}
+        """
+        return _attributes.fixed(self._handle.attributes(checked_name(name)))
 
     @property
     def skipped(self) -> dict[str, str]:

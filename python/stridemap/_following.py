@@ -113,8 +113,10 @@ class Follower:
         """Return the names in the store. Raise an error if they are not those of the model, or a shape that changed is not."""
         stored = {name.removeprefix(self._prefix) for name in snapshot._handle.names(self._prefix)}
         missing = [name for group in tied if stored.isdisjoint(group) for name in group]
-        # A state dict can have more, such as the extra state of a module.
-        unexpected = sorted(stored.difference(self._model.state_dict(), *tied))
+        unexpected = sorted(stored.difference(*tied))
+        if unexpected:
+            # A state dict can have more, such as the extra state of a module. To make one takes long.
+            unexpected = sorted(set(unexpected).difference(self._model.state_dict()))
         found = {
             name: (snapshot[self._prefix + name].shape, tuple(tensor.shape))
             for group in tied

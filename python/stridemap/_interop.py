@@ -36,9 +36,9 @@ def import_file(
 ) -> None:
     """Copy the tensors of a file into a store, in one commit, each under its name after `prefix`.
 
-    The file is a safetensors file, the index of a sharded model, a `.npy` or `.npz` of NumPy, or a `.pt` of PyTorch, which
-    is read as data: no code in it is run. The format is recognized from the contents. Tensors that share memory in a
-    checkpoint share it in the store. Text, such as the metadata of a safetensors file, becomes attributes of the prefix.
+    The file is a safetensors file, the index of a sharded model, a `.npy` or `.npz` of NumPy, a `.gguf` of llama.cpp, or a
+    `.pt` of PyTorch, which is read as data: no code in it is run. The format is recognized from the contents. Tensors that
+    share memory in a checkpoint share it in the store. Text, such as the metadata of a safetensors file, becomes attributes of the prefix.
 
     `target` is an open store, a transaction, or the path of a store, which is created if there is none. If the prefix
     does not end with "." or "/", a "." follows it. An existing tensor, or an attribute with another value, is replaced
@@ -134,13 +134,13 @@ def export(
     max_shard_bytes: int | None = None,
     replace: bool = False,
 ) -> None:
-    """Write tensors to a file: `.safetensors`, `.npy`, `.npz`, or `.smap` for a copy of a store.
+    """Write tensors to a file: `.safetensors`, `.gguf`, `.npy`, `.npz`, or `.smap` for a copy of a store.
 
     `source` is a store, a snapshot, an open file, any other mapping of names to tensors or arrays, or the path of a store
     or a file. All its tensors are written, or those of `names`, or those whose names begin with `prefix`, without it. If
     the prefix does not end with "." or "/", a "." follows it. Attributes of the store, or of the prefix, become the metadata of a
-    safetensors file; a `.npy` file has one tensor. Elements are written in the order `order`, "C" or "F", which is for
-    `.npy` and `.npz`. `compress` is for `.npz`. With `max_shard_bytes`, a safetensors model is split into files of at most
+    safetensors or GGUF file; a `.npy` file has one tensor. Elements are written in the order `order`, "C" or "F", which is
+    for `.npy` and `.npz`. `compress` is for `.npz`. With `max_shard_bytes`, a safetensors model is split into files of at most
     so many bytes of elements, and `<file>.index.json` names them.
 
     The file appears under its name when it is complete and synced. An existing file is replaced only if `replace` is true,
@@ -192,6 +192,9 @@ def export(
         case ".safetensors":
             metadata = _metadata(source, prefix)
             _stridemap.write_safetensors(path, tensors, metadata, max_shard_bytes, replace)
+        case ".gguf":
+            types = _types(source, wanted, prefix)
+            _stridemap.write_gguf(path, tensors, _metadata(source, prefix), types, replace)
         case ".npy":
             if len(tensors) != 1:
                 message = f"export {path}: a .npy file has one tensor, not {len(tensors)}"
@@ -202,7 +205,7 @@ def export(
                 # A name of a member is a path for programs that unpack the file.
                 warnings.warn(f'"{name}" is named "{written}" in {path}: as a path, it could lead anywhere', stacklevel=2)
         case _:
-            extensions = ".safetensors, .npy, .npz, or .smap for a copy of a store"
+            extensions = ".safetensors, .gguf, .npy, .npz, or .smap for a copy of a store"
             advice = "; use torch.save" if extension in (".pt", ".pth") else ""
             message = f"export {path}: the extension selects the format, and must be {extensions}{advice}"
             raise _errors.make("InvalidArgument", message)
@@ -241,6 +244,14 @@ def _file_id(path: str | os.PathLike[str]) -> tuple[int, int]:
 def _metadata(source: Mapping[str, Any], prefix: str) -> dict[str, str]:
     """Return the attributes as they are in the store: a text, or JSON after a mark."""
     return dict(source._handle.attributes(prefix)) if isinstance(source, Names) else {}
+
+
+def _types(source: Mapping[str, Any], names: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the types of tensors that their attributes name, such as "Q4_K", by their names in the file."""
+    if not isinstance(source, Names):
+        return {}
+    found = {name.removeprefix(prefix): source._handle.attributes(name).get("gguf.type") for name in names}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -86,8 +86,8 @@ def open(
     another process; Ctrl-C ends the wait. `external` says which files outside the store may be opened, for tensors that
     refer to such a file.
 
-    The path may be that of a file: safetensors, also the index of a sharded model, `.npy` and `.npz` of NumPy, or `.pt` of
-    PyTorch. The result is then a `File`, a mapping that can be read, and not a `Store`. The format is recognized from the
+    The path may be that of a file: safetensors, also the index of a sharded model, `.npy` and `.npz` of NumPy, `.pt` of
+    PyTorch, or `.gguf` of llama.cpp. The result is then a `File`, a mapping that can be read, and not a `Store`. The format is recognized from the
     contents, and no code in a file is run. The mode must be "r".
 
     The path may be a URL to which a store was pushed, such as "s3://bucket/x.smap". The store is then read in place, by

@@ -234,6 +234,42 @@ def test_export_writes_what_other_libraries_read(model: stridemap.Store, tmp_pat
     assert list(safetensors.numpy.load_file(tmp_path / "y.safetensors")) == ["weight"]
 
 
+def test_gguf_is_read_and_written_like_by_its_package(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    blocks = (np.arange(3 * 36) % 251).astype(np.uint8).reshape(3, 36)
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_uint32("llama.block_count", 2)
+    writer.add_array("llama.names", ["a", "b"])
+    writer.add_tensor("blocks", blocks, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+    writer.add_tensor("plain", np.arange(6, dtype=np.float32).reshape(2, 3))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with stridemap.open(tmp_path / "x.gguf") as file:
+        assert file.format == "gguf" and file["plain"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert file.attrs["llama.block_count"] == 2 and file.attrs["llama.names"] == ["a", "b"]
+        assert (file["blocks"].numpy() == blocks).all() and dict(file.attrs_of("blocks")) == {"gguf.type": "Q4_0"}
+        stridemap.export(file, tmp_path / "direct.gguf")
+    with stridemap.open(tmp_path / "x.smap", "x", external="beside") as store:
+        stridemap.adopt(tmp_path / "x.gguf", store)
+        stridemap.import_file(tmp_path / "x.gguf", store, prefix="copy")
+        assert store.attrs_of("copy.blocks")["gguf.type"] == "Q4_0" and store.attrs["llama.block_count"] == 2
+        store.attrs["llama.block_count"] = 3
+        stridemap.export(store, tmp_path / "adopted.gguf", names=["blocks", "plain"])
+        stridemap.export(store, tmp_path / "copied.gguf", prefix="copy")
+        stridemap.export(store["copy."], tmp_path / "group.gguf")
+        with pytest.raises(ValueError, match="compress has no meaning to a .gguf file"):
+            stridemap.export(store, tmp_path / "y.gguf", compress=True)
+    for name, count in (("direct", 2), ("adopted", 3), ("copied", 2), ("group", 2)):
+        reader = gguf.GGUFReader(tmp_path / f"{name}.gguf")
+        assert reader.fields["llama.block_count"].contents() == count
+        assert reader.fields["llama.names"].contents() == ["a", "b"]
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        assert (tensors["blocks"].data == blocks).all() and tensors["blocks"].shape.tolist() == [64, 3]
+        assert tensors["plain"].data.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_export_splits_a_model_and_copies_a_store(model: stridemap.Store, tmp_path: Path) -> None:
     stridemap.export(model, tmp_path / "x.safetensors", max_shard_bytes=24)
     assert len(list(tmp_path.glob("x-*-of-*.safetensors"))) == 3
@@ -314,7 +350,7 @@ def test_attributes_come_back_from_a_safetensors_file(model: stridemap.Store, tm
 
 def test_arguments_of_export_that_have_no_meaning_are_refused(model: stridemap.Store, tmp_path: Path) -> None:
     for file, arguments, message in (
-        ("x.pt", {}, "must be .safetensors, .npy, .npz, or .smap .*; use torch.save"),
+        ("x.pt", {}, "must be .safetensors, .gguf, .npy, .npz, or .smap .*; use torch.save"),
         ("x", {}, "the extension selects the format"),
         ("x.npy", {}, "a .npy file has one tensor, not 3"),
         ("x.npz", {"prefix": "head", "names": ["head"]}, "names has no meaning with a prefix"),

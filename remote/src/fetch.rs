@@ -10,7 +10,7 @@ use stridemap_format::{Error as FormatError, Rule};
 use crate::broken;
 use crate::client::Client;
 
-/// How much one request reads at most.
+/// How much one request reads, if others can read the rest at the same time.
 pub(crate) const MAX_REQUEST_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Ranges of one object that are closer than this are read by one request.
@@ -68,7 +68,11 @@ pub(crate) fn check(client: &Client, segment: &Segment, pieces: &[Bytes]) -> Res
     for piece in pieces {
         hasher.update(piece);
     }
-    let hash = hasher.finalize();
+    check_hash(client, segment, &hasher.finalize())
+}
+
+/// Compares the hash of a whole segment with its digest.
+pub(crate) fn check_hash(client: &Client, segment: &Segment, hash: &blake3::Hash) -> Result<()> {
     let is_right = match segment {
         Segment::Whole { object, .. } => hash.as_bytes() == object,
         Segment::Part { check, .. } => hash.as_bytes().starts_with(check),

@@ -12,7 +12,7 @@ use stridemap_format::remote::{FileKey, FileKind, ObjectName, RemoteManifest, Se
 use crate::client::Client;
 use crate::fetch;
 use crate::index::Index;
-use crate::object_reader::{InMemory, ObjectReader};
+use crate::object_reader::ObjectReader;
 use crate::packs::Packs;
 
 /// The files of one generation. Its index is read when it is needed, and kept in memory.
@@ -33,6 +33,23 @@ pub(crate) struct RemoteFiles {
 pub(crate) struct Source {
     pub(crate) client: Client,
     pub(crate) packs: Packs,
+}
+
+/// A file in memory.
+#[derive(Debug)]
+struct InMemory(Bytes);
+
+impl FileReader for InMemory {
+    fn size_bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        let start = usize::try_from(offset_bytes).map_err(|_| io::ErrorKind::UnexpectedEof)?;
+        let end = start.checked_add(buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buf.copy_from_slice(self.0.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
 }
 
 impl RemoteFiles {

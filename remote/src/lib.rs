@@ -28,6 +28,7 @@ mod follow;
 mod index;
 mod object_reader;
 mod packs;
+mod pieces;
 mod progress;
 mod prune;
 mod pull;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use stridemap::replica::FileReader;
-use stridemap::{ErrorKind, Result, parallel};
+use stridemap::{Error, ErrorKind, Result, parallel};
 use stridemap_format::limits::MAX_OBJECT_BYTES;
 use stridemap_format::remote::{FileKey, FileKind, Segment, object_path};
 use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule, digest};
@@ -16,6 +16,7 @@ use crate::broken;
 use crate::client::Client;
 use crate::fetch::{self, MAX_REQUEST_BYTES};
 use crate::files::Source;
+use crate::pieces::{copy_pieces, joined, slice_of};
 
 /// A segment of at most this length is read, and checked, as a whole.
 const SMALL_BYTES: u64 = 128 * 1024;
@@ -25,23 +26,6 @@ const TABLE_BLOCK_BYTES: u64 = 32 * 1024;
 
 /// How much is read ahead at most, when a file is read in order.
 const MAX_AHEAD_BYTES: u64 = 4 * 1024 * 1024;
-
-/// A file in memory.
-#[derive(Debug)]
-pub(crate) struct InMemory(pub(crate) Bytes);
-
-impl FileReader for InMemory {
-    fn size_bytes(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<()> {
-        let start = usize::try_from(offset_bytes).map_err(|_| io::ErrorKind::UnexpectedEof)?;
-        let end = start.checked_add(buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        buf.copy_from_slice(self.0.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
-}
 
 /// A file of a store, as segments.
 #[derive(Debug)]
@@ -147,10 +131,23 @@ impl ObjectReader {
         start..end
     }
 
+    /// Returns how much one request reads. While a pull is busy with other files, more requests would not be faster, and each
+    /// has its price.
+    fn request_bytes(&self, range: &Range<u64>, read: Reading) -> u64 {
+        match read {
+            Reading::InOrder => {
+                let count = self.source.client.idle_jobs().max(1) as u64;
+                (range.end - range.start).div_ceil(count).max(MAX_REQUEST_BYTES)
+            }
+            Reading::Anywhere => MAX_REQUEST_BYTES,
+        }
+    }
+
     /// Reads a range from its objects, in parallel, and checks each whole segment and each whole chunk in it. The pieces are
     /// not copied together: they may be as long as all memory that a job has.
     fn fetch(&self, range: Range<u64>, read: Reading) -> Result<Vec<Bytes>> {
         let touched = self.touched(&range);
+        let request_bytes = self.request_bytes(&range, read);
         let mut parts = Vec::new();
         // For each segment, the first part after it.
         let mut ends = Vec::new();
@@ -159,7 +156,7 @@ impl ObjectReader {
             let (start, end) = (range.start.max(placed.start), range.end.min(placed.end()));
             let mut at = start;
             while at < end {
-                let next = end.min(at.saturating_add(MAX_REQUEST_BYTES));
+                let next = end.min(at.saturating_add(request_bytes));
                 let from = object.start + (at - placed.start);
                 parts.push((object_path(&placed.segment.object()), from..from + (next - at)));
                 at = next;
@@ -183,6 +180,34 @@ impl ObjectReader {
         }
         self.check_chunks(&range, &pieces)?;
         Ok(pieces)
+    }
+
+    /// Whether a range that is read in order is an object of more than a few MiB that one request reads.
+    fn is_streamed(&self, placed: &Placed, range: &Range<u64>) -> bool {
+        let length_bytes = range.end - range.start;
+        placed.is_in(range)
+            && placed.segment.offset_bytes() == 0
+            && length_bytes > MAX_AHEAD_BYTES
+            && length_bytes <= self.request_bytes(range, Reading::InOrder)
+    }
+
+    /// Reads a segment by one request, passes its pieces on as they arrive, and then checks it.
+    fn stream_segment(
+        &self,
+        placed: &Placed,
+        sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Source { client, .. } = &*self.source;
+        let name = object_path(&placed.segment.object());
+        let (mut hasher, mut refused) = (blake3::Hasher::new(), Ok(()));
+        let streamed = client.stream(&name, placed.segment.length_bytes(), &mut |piece| {
+            hasher.update(&piece);
+            refused = sink(&piece);
+            refused.as_ref().copied().map_err(|_| Error::new(ErrorKind::Io, "the bytes were refused"))
+        });
+        refused?;
+        streamed?;
+        Ok(fetch::check_hash(client, &placed.segment, &hasher.finalize())?)
     }
 
     /// Reads a range of one segment. An object of which many parts are read is read as a whole.
@@ -299,36 +324,6 @@ fn whole_object(client: &Client, name: &str) -> Result<Option<Bytes>> {
     }
 }
 
-/// Returns pieces as one. A single one is not copied.
-fn joined(mut pieces: Vec<Bytes>) -> Bytes {
-    match pieces.len() {
-        1 => pieces.pop().unwrap_or_default(),
-        _ => Bytes::from(pieces.concat()),
-    }
-}
-
-fn copy_pieces(pieces: &[Bytes], mut buf: &mut [u8]) {
-    for piece in pieces {
-        let (place, rest) = buf.split_at_mut(piece.len());
-        place.copy_from_slice(piece);
-        buf = rest;
-    }
-}
-
-/// Returns a range of the bytes of all pieces. One that is in a single piece is not copied.
-fn slice_of(pieces: &[Bytes], range: Range<u64>) -> Bytes {
-    let (mut start, mut found) = (0, Vec::new());
-    for piece in pieces {
-        let end = start + piece.len() as u64;
-        let (from, to) = (range.start.max(start), range.end.min(end));
-        if from < to {
-            found.push(piece.slice((from - start) as usize..(to - start) as usize));
-        }
-        start = end;
-    }
-    joined(found)
-}
-
 /// Copies bytes that were read before. Returns false if they were not.
 fn copy_kept(state: &State, buf: &mut [u8], wanted: &Range<u64>) -> bool {
     let found = state.kept.iter().rev().find_map(|(start, bytes)| {
@@ -360,12 +355,18 @@ impl FileReader for ObjectReader {
         }
         let mut at = range.start;
         while at < range.end {
-            // A segment at a time: at most 64 MiB, read by several requests, and checked as a whole.
-            let end = self.touched(&(at..range.end)).first().map_or(range.end, Placed::end).min(range.end);
-            for piece in self.fetch(at..end, Reading::InOrder)? {
-                sink(&piece)?;
+            // A segment at a time: at most 64 MiB, checked as a whole.
+            let first = self.touched(&(at..range.end)).first();
+            let piece = at..first.map_or(range.end, Placed::end).min(range.end);
+            at = piece.end;
+            match first.filter(|placed| self.is_streamed(placed, &piece)) {
+                Some(placed) => self.stream_segment(placed, sink)?,
+                None => {
+                    for piece in self.fetch(piece, Reading::InOrder)? {
+                        sink(&piece)?;
+                    }
+                }
             }
-            at = end;
         }
         Ok(())
     }

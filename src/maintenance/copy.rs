@@ -94,9 +94,9 @@ pub(crate) struct Damaged {
 #[derive(Debug, Default)]
 pub(super) struct Part {
     /// The tensors that are copied; empty for all of them.
-    tensors: Vec<(String, TensorRecord)>,
+    pub(super) tensors: Vec<(String, TensorRecord)>,
     /// The headers of these tensors on the copied storage, if not all bytes are copied.
-    placed: BTreeMap<String, Header>,
+    pub(super) placed: BTreeMap<String, Header>,
 }
 
 /// One commit of the copy.
@@ -259,7 +259,7 @@ impl Original<'_> {
     }
 
     /// Copies a storage, or the part of it that tensors reach, into a staged one. Returns `None` if it is left out.
-    fn stage(
+    pub(super) fn stage(
         &self,
         target: &OpenStore,
         id: u64,

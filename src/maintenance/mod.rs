@@ -13,6 +13,7 @@
 //! | delete what a killed writer or a power cut left behind | [`Store::gc`] | [`Collected`] |
 //! | rewrite storages without the bytes that no tensor reaches | [`Store::compact`] | [`Compacted`] |
 //! | copy the elements of external files into the store | [`Store::materialize`] | [`Compacted`] |
+//! | copy tensors to another store | [`Transaction::copy_from`] | [`Copied`] |
 //! | back up a store that others write | [`Snapshot::copy_to`], [`Store::copy_with_tags`] | [`Copied`] |
 //! | find damage, also to what tags keep | [`Store::verify`], [`StoreOptions::verify`] | [`Verification`] |
 //! | copy what is whole in a damaged store | [`StoreOptions::salvage`] | [`Salvaged`] |
@@ -58,12 +59,14 @@
 //! [`Store::disk_usage`]: crate::Store::disk_usage
 //! [`Store::verify`]: crate::Store::verify
 //! [`StoreOptions`]: crate::StoreOptions
+//! [`Transaction::copy_from`]: crate::Transaction::copy_from
 //! [`StoreOptions::salvage`]: crate::StoreOptions::salvage
 //! [`StoreOptions::verify`]: crate::StoreOptions::verify
 
 mod collect;
 mod compact;
 mod copy;
+mod copy_into;
 mod copy_tags;
 mod external_check;
 mod fetch;

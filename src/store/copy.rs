@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use stridemap_format::TensorRecord;
+
 use super::at::{At, find};
 use super::handle::Store;
 use super::snapshot::Snapshot;
-use crate::error::{ErrorKind, Result};
+use super::transaction::Transaction;
+use crate::error::{Context, ErrorKind, Result};
+use crate::generation::{Change, OnExisting};
 use crate::maintenance::{Copied, Original};
 
 impl Store {
@@ -141,5 +145,70 @@ impl Snapshot {
         store.check_process()?;
         let generation = self.pinned_generation();
         Ok(Original { action: "copy", disk, store, generation, damaged: BTreeMap::new(), is_salvage: false })
+    }
+}
+
+impl Transaction<'_> {
+    /// Copies tensors of another store into this one, each from a name there to a name here, with the attributes of the
+    /// tensor.
+    ///
+    /// Each storage is copied once, and the tensors that share it also share it here. What [`Snapshot::copy_to`] with
+    /// names says about the bytes of storages holds here too: sealed ones are verified, share their blocks on disk if all
+    /// their bytes are reached and the file system can do that, and are otherwise copied without the bytes that none of the
+    /// tensors reaches; mutable and live ones are copied in their current state, and external ones are adopted again.
+    ///
+    /// `progress` is called with the bytes of elements read since the last call.
+    ///
+    /// ```
+    /// use stridemap::Store;
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let dir = dir.path();
+    /// let model = Store::create(dir.join("model.smap"))?;
+    /// model.save("embed", &[[1f32, 2.], [3., 4.]])?;
+    /// model.save_view("head", &model.load("embed")?.t()?)?;
+    ///
+    /// let other = Store::create(dir.join("other.smap"))?;
+    /// other.write(|txn| {
+    ///     let names = [("embed", "first.embed"), ("head", "first.head")];
+    ///     txn.copy_from(&model.snapshot(), &names, |_| ()).map(drop)
+    /// })?;
+    /// assert_eq!(other.load("first.head")?.read::<f32>()?, [1., 3., 2., 4.]);
+    /// assert!(other.load("first.head")?.shares_storage(&other.load("first.embed")?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NameExists`, unless [`OnExisting::Replace`] was chosen; `NameNotFound`; `InvalidArgument` for an invalid new name;
+    /// `Corrupt`, `Busy`, `Interrupted`, `NotAllowed`, `ExternalChanged`, `Io`, `ReadOnly` and `Stale`, as for
+    /// [`Snapshot::copy_to`]. After an error of one of these kinds the transaction can only be dropped.
+    pub fn copy_from(
+        &mut self,
+        source: &Snapshot,
+        names: &[(&str, &str)],
+        mut progress: impl FnMut(u64),
+    ) -> Result<Copied> {
+        self.check_writable("copy_from")?;
+        let on_existing = self.on_existing_or(OnExisting::Refuse);
+        names.iter().try_for_each(|(_, new)| self.draft.check_new("copy_from", new, on_existing))?;
+        let original = source.original()?;
+        let olds: Vec<&str> = names.iter().map(|(old, _)| *old).collect();
+        let tensors = original.tensors(&olds)?;
+        let staged = original.stage_tensors(&self.loader.store, tensors, &mut progress);
+        let from = original.store.paths.root().display();
+        let staged = self.record_failure(staged.context(format!("copy from {from}")))?;
+        let new_id = |(id, storage)| (id, self.stage_finished(storage));
+        let ids: BTreeMap<u64, u64> = staged.storages.into_iter().map(new_id).collect();
+        for (old, new) in names {
+            let Some(record) = staged.tensors.get(*old) else { continue };
+            let Some(&storage_id) = ids.get(&record.storage_id) else { continue };
+            let record = TensorRecord { storage_id, ..record.clone() };
+            let put = Change::Put { action: "copy_from", name: (*new).to_owned(), record };
+            self.draft.apply(put, on_existing)?;
+            for (key, value) in source.attributes(old) {
+                self.set_attribute(new, &key, &value)?;
+            }
+        }
+        Ok(staged.copied)
     }
 }

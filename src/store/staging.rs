@@ -6,11 +6,45 @@ use stridemap_format::{Header, RecordKind, TensorRecord};
 use super::transaction::{Stage, Transaction};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{Change, Changes, OnExisting, with_space};
+use crate::parallel;
 use crate::storage::{StagedStorage, StorageWriter};
 
 /// A tensor of at least this size has a storage of its own, which is freed when its last name is removed. Smaller
 /// tensors of a transaction share one storage.
 pub(super) const OWN_STORAGE_BYTES: u64 = 4 << 20;
+
+/// The maximum number of storages that are finished at a time. Most of that is waiting for the disk.
+const MAX_FINISH_THREADS: usize = 8;
+
+/// Finishes the storages of a commit.
+pub(super) fn finish_stages(stages: Vec<Stage>, durable: bool) -> Result<Vec<StagedStorage>> {
+    let open = || {
+        stages.iter().filter_map(|stage| match stage {
+            Stage::Open(writer) => Some(writer),
+            Stage::Finished(_) => None,
+        })
+    };
+    // The disk writes all of them while the first ones are digested.
+    open().try_for_each(StorageWriter::start_writeback)?;
+    let thread_count = match durable && open().all(StorageWriter::is_on_disk) {
+        true => parallel::waiting_thread_count(open().count().min(MAX_FINISH_THREADS)),
+        false => 1,
+    };
+    let mut finished = Vec::with_capacity(stages.len());
+    parallel::in_order(
+        thread_count,
+        |push| stages.into_iter().try_for_each(push),
+        |stage| match stage {
+            Stage::Open(writer) => writer.finish(),
+            Stage::Finished(staged) => Ok(staged),
+        },
+        |staged| {
+            finished.push(staged?);
+            Ok(())
+        },
+    )?;
+    Ok(finished)
+}
 
 impl Transaction<'_> {
     /// Saves a row-major tensor under a name. `stage` receives the size of the elements in bytes and writes them. It

@@ -9,7 +9,7 @@ use std::time::Instant;
 use stridemap_format::{DType, StorageRecord};
 
 use super::loader::Loader;
-use super::staging::OWN_STORAGE_BYTES;
+use super::staging::{OWN_STORAGE_BYTES, finish_stages};
 use super::write_elements::{in_place_kind, row_major, write_elements};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock, unsynced};
@@ -453,11 +453,7 @@ impl<'a> Transaction<'a> {
             }
             return Ok(generation);
         }
-        let finish_stage = |stage| match stage {
-            Stage::Open(writer) => writer.finish(),
-            Stage::Finished(staged) => Ok(staged),
-        };
-        let staged: Result<Vec<StagedStorage>> = self.staged.into_iter().map(finish_stage).collect();
+        let staged = finish_stages(self.staged, store.is_durable());
         // After a failed sync nothing else may be synced, so return before the growths are synced.
         let staged = store.record_failure(staged)?;
         let finish = |growth: &mut Growth| growth.finish(&store.paths, store.is_durable()).context("append");

@@ -3,4 +3,5 @@
 
 mod convert;
 mod example;
+mod gguf;
 mod models;

@@ -1,16 +1,17 @@
 //! `du`: the disk space of a store.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
 use stridemap::{Snapshot, Store, StoreOptions};
 
-use super::du_patterns;
+use super::{du_file, du_patterns};
+use crate::args::Source;
 use crate::error::Result;
 use crate::history::split;
-use crate::input::{open_at, stored_bytes};
+use crate::input::{Input, stored_bytes};
 use crate::names::{one_line, quoted};
 use crate::remote::is_url;
 use crate::ui::{
@@ -18,6 +19,9 @@ use crate::ui::{
 };
 
 /// Show disk usage, and what could be freed
+///
+/// Of a file in another format, shows the bytes that tensors reach, those of its storages that no tensor reaches, the
+/// length of the file or files, and the disk space that they take, which is less if they have holes.
 ///
 /// Reachable bytes are those of tensors, and what a compaction keeps beside them. Tagged bytes are those that the newest
 /// generation does not need, but a tag keeps. Held bytes are no longer needed, but a reader still uses them, or a writer
@@ -29,33 +33,38 @@ use crate::ui::{
 /// on this machine, removing its tags frees these, unless it is the newest. For a URL, prune -n shows what could be freed.
 ///
 /// With a NAME, shows how many bytes the elements of these tensors take, and how many of these bytes are
-/// shared with other tensors. Removing the tensors frees the storages that have no other tensors and that no tag
-/// keeps. In other storages, the bytes that are not shared become unreachable, and compact frees them if at least a
-/// quarter of the storage, and at least 4 KiB, is unreachable.
+/// shared with other tensors. The next columns say what removing the tensors frees: rm the storages that have no other
+/// tensors, and compact after it what only these tensors use of other storages, with --all if that is less than a quarter of
+/// a storage. What tags keep is free after the tags are removed, too.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.smap --json | jq .reclaimable_bytes"]))]
+#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.pt", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
-    pub(crate) store: PathBuf,
     /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), in place of the whole store
-    #[arg(value_name = "NAME")]
-    pub(crate) patterns: Vec<String>,
+    #[arg(index = 2, value_name = "NAME")]
+    patterns: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
+    #[command(flatten)]
+    source: Source,
 }
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
-    let (store, snapshot) = open_at(&StoreOptions::new(), &args.store)?;
+    let input = args.source.open(&StoreOptions::new())?;
+    let is_newest = !is_url(&args.source.path) && split(&args.source.path).is_none();
     if !args.patterns.is_empty() {
-        let patterns = du_patterns::usages(&args.patterns, &snapshot)?;
+        let patterns = du_patterns::usages(&args.patterns, &input, is_newest)?;
         return match args.json {
             true => write_json(out, json!({ "patterns": patterns })),
             false => du_patterns::print(&patterns, out),
         };
     }
+    let (store, snapshot) = match input {
+        Input::Store(store, snapshot, _) => (store, snapshot),
+        Input::File(_) => return du_file::run(&input, args.json, out),
+    };
     let external_bytes = stored_bytes(&snapshot, true)?;
-    if is_url(&args.store) || split(&args.store).is_some() {
+    if !is_newest {
         return print_generation(args, (&store, &snapshot), external_bytes, out);
     }
     drop(snapshot); // It would be reported as a reader, once another process has committed.

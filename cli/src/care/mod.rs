@@ -2,8 +2,10 @@
 
 pub(crate) mod compact;
 pub(crate) mod du;
+mod du_file;
 mod du_patterns;
 pub(crate) mod gc;
 pub(crate) mod salvage;
 pub(crate) mod verify;
+mod verify_file;
 pub(crate) mod watch;

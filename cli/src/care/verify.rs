@@ -1,13 +1,14 @@
 //! `verify`: reports damage, and the tensors that it affects.
 
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use stridemap::maintenance::{Finding, SpareFile, Verification};
 use stridemap::{ErrorKind, Store, StoreOptions};
 
-use crate::args::External;
+use super::verify_file;
+use crate::args::{External, Source};
 use crate::error::{Error, Result};
 use crate::history::split;
 use crate::input::{explain, open_at, stored_bytes};
@@ -15,7 +16,7 @@ use crate::names::{names, one_line};
 use crate::remote::{self, check_local, is_url};
 use crate::ui::{advance, counted, examples, message, write_json};
 
-/// Verify a store, or some tensors, and report damage
+/// Verify a store or file, or some tensors, and report damage
 ///
 /// The exit code is 1 if damage is found, or a tensor whose change was interrupted.
 ///
@@ -25,19 +26,22 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// are not damage. A file that was imported in place is not read; verify checks that it has not
 /// changed since then. Mutable and live storages have no digests, so their elements are not checked. A mutable tensor is
 /// listed if a change of it was interrupted: some elements may be changed, and others not.
+///
+/// Of a file in another format, the header is checked, and all elements are read. Only .npz and .pt files have checksums; in
+/// others, changed elements are not found.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects"]))]
+#[command(after_help = examples(&["verify model.smap && echo whole", "verify model.smap --json | jq .findings[].affects", "verify model.npz"]))]
 pub(crate) struct VerifyArgs {
-    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
-    pub(crate) store: PathBuf,
-    /// The tensors to verify, by name or by glob ('encoder.*'); the whole store if none is named
-    #[arg(value_name = "NAME")]
-    pub(crate) names: Vec<String>,
+    /// The tensors to verify, by name, by glob ('encoder.*') or by prefix ('encoder.'); all if none is named
+    #[arg(index = 2, value_name = "NAME")]
+    pub(super) names: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
     #[command(flatten)]
-    pub(crate) external: External,
+    pub(super) source: Source,
+    #[command(flatten)]
+    external: External,
 }
 
 /// The maximum number of unneeded files that are listed.
@@ -45,6 +49,10 @@ const MAX_SHOWN_ORPHANS: usize = 10;
 
 /// Runs the command. Returns whether the store is whole.
 pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
+    let path = &args.source.path;
+    if !is_url(path) && fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return verify_file::run(args, out);
+    }
     let verified = verify_store(args)?;
     let is_whole = verified.is_whole();
     if args.json {
@@ -84,11 +92,11 @@ pub(crate) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
 /// Verifies a store. A store that is too damaged to be opened is verified by its path.
 fn verify_store(args: &VerifyArgs) -> Result<Verification> {
     let mut options = args.external.options();
-    if is_url(&args.store) {
+    if is_url(&args.source.path) {
         return verify_remote(args, &options);
     }
-    check_local(&args.store)?;
-    let (mut path, mut _tagged) = (args.store.as_path(), None);
+    check_local(&args.source.path)?;
+    let (mut path, mut _tagged) = (args.source.path.as_path(), None);
     if let Some((store, _)) = split(path) {
         match open_at(&options, path) {
             Ok((_, snapshot)) => {
@@ -112,11 +120,11 @@ fn verify_store(args: &VerifyArgs) -> Result<Verification> {
 
 /// Verifies the store at a URL. If HEAD, the remote manifest or the root of a table is damaged, that is all that is known.
 fn verify_remote(args: &VerifyArgs, options: &StoreOptions) -> Result<Verification> {
-    let (store, snapshot) = match open_at(options, &args.store) {
+    let (store, snapshot) = match open_at(options, &args.source.path) {
         Err(Error::Library(e)) if e.rule().is_some() => return Ok(Verification::of_unopened(e)?),
         opened => opened?,
     };
-    let Some((url, _)) = split(&args.store) else { return Ok(verify_open(args, &store)??) };
+    let Some((url, _)) = split(&args.source.path) else { return Ok(verify_open(args, &store)??) };
     let tagged = remote::open_newest(&options.clone().at(snapshot.generation()), url)?;
     Ok(verify_open(args, &tagged)??)
 }

@@ -8,8 +8,10 @@ use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
-use super::freed::Freed;
+use super::freed::{Freed, Frees};
 use super::plan::{begin, info, replacing};
+use super::stack;
+use super::stack::Planned;
 use crate::args::{DryRun, Existing, External};
 use crate::care::compact::report_held_bytes;
 use crate::error::{Error, Result};
@@ -17,12 +19,22 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::history::{Before, Replaced, kept_by_tags};
 use crate::input::open_store;
-use crate::names::{name, names, new_name, one_line, quoted};
-use crate::ui::{counted, examples, message, short_record, write_json};
+use crate::names::{PLACE, name, names, new_name, one_line, quoted};
+use crate::ui::{counted, examples, joined, message, short_record, write_json};
 
 /// Save a view of a tensor under a new name, without copying elements
+///
+/// With --stack, tensors whose names differ in a number, such as the experts of a layer, get one more name for all of them:
+/// EXPR is a name with {} in the place of the number. The number becomes the first dimension. If there are several {}, the
+/// last is this number, and NEW has the others. The tensors must lie at equal distances in one storage: import --fuse lays
+/// them so. The reverse is an expression that ends with [{}], which stands for every position of the first dimension; NEW
+/// then has a {} for it.
 #[derive(clap::Args)]
-#[command(after_help = expr::help(&["view model.smap 'weight.t()' weight_t"]))]
+#[command(after_help = expr::help(&[
+    "view model.smap 'weight.t()' weight_t",
+    "view model.smap --stack 'layers.{}.experts.{}.up' 'layers.{}.experts.up'",
+    "view model.smap 'experts.up[{}]' 'experts.{}.up'",
+]))]
 pub(crate) struct ViewArgs {
     /// The store
     pub(crate) store: PathBuf,
@@ -30,6 +42,9 @@ pub(crate) struct ViewArgs {
     pub(crate) expr: String,
     /// The new name
     pub(crate) new: String,
+    /// Save one view of all tensors whose names are EXPR with a number in the place of each {}
+    #[arg(long)]
+    stack: bool,
     #[command(flatten)]
     existing: Existing,
     #[command(flatten)]
@@ -78,14 +93,35 @@ pub(crate) struct RmArgs {
 pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
     let options = (args.external.options(), &args.existing, &args.before);
     commit(&args.store, options, out, |txn, snapshot| {
-        let view = view_to_save(args, txn)?;
-        let new = new_name("view", &args.new, txn)?;
-        let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
-        txn.save_view(&new, &view)?;
-        let (expr, dtype, size) = (one_line(&args.expr), view.dtype(), view.size());
-        let what = format!("{expr} ({dtype} {size:?}) as {}{replacing}", quoted(&new));
-        Ok(Some(Change::of_one("save", "saved", what, new)))
+        let (mut lines, mut replaced) = (Vec::new(), BTreeSet::new());
+        for Planned { what, view, new } in views_to_save(args, (txn, snapshot))? {
+            let new = new_name("view", &new, txn)?;
+            let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
+            txn.save_view(&new, &view)?;
+            let (dtype, size) = (view.dtype(), view.size());
+            lines.push(format!("{what} ({dtype} {size:?}) as {}{replacing}", quoted(&new)));
+            replaced.insert(new);
+        }
+        let what = match &*lines {
+            [one] => one.clone(),
+            [first, ..] => format!("{}, such as {first}", counted(lines.len() as u64, "view")),
+            [] => return Ok(None),
+        };
+        Ok(Some(Change { does: "save", did: "saved", what, lines, replaced }))
     })
+}
+
+/// Returns the views to save: more than one if the expression is a pattern.
+fn views_to_save(args: &ViewArgs, (txn, snapshot): (&Transaction<'_>, &Snapshot)) -> Result<Vec<Planned>> {
+    let texts = (args.expr.as_str(), args.new.as_str());
+    if args.stack {
+        return stack::stacks(texts, (txn, snapshot));
+    }
+    if let Some(parts) = stack::parts(texts, (txn, snapshot))? {
+        return Ok(parts);
+    }
+    let view = view_to_save(args, txn)?;
+    Ok(vec![Planned { what: one_line(&args.expr), view, new: args.new.clone() }])
 }
 
 /// Returns the view to save. The refusal of swapped arguments states their order.
@@ -102,6 +138,9 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
             "view: the new name {:?} is an expression; put it in quotes if it is meant as a name",
             args.new
         )),
+        Err(Error::Library(e)) if e.kind() == ErrorKind::NameNotFound && args.expr.contains(PLACE) => {
+            Err(Error::Refused(format!("{e}; with --stack, {PLACE} stands for a number")))
+        }
         view => Ok(view?.1),
     }
 }
@@ -134,37 +173,43 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
         let info = info?;
         tensors.push(short_record(&info.name, &info.header));
     }
-    let record = |generation: Option<u64>, freed_bytes: u64| {
-        json!({ "is_dry_run": args.dry_run.dry_run, "generation": generation, "tag": args.before.tag,
-            "tensors": tensors, "freed_bytes": freed_bytes })
+    // A new tag keeps all of them.
+    let tagged = || match args.before.tag {
+        Some(_) => Ok(freed.ids()),
+        None => kept_by_tags(&store, freed.ids()),
+    };
+    let record = |generation: Option<u64>, frees: &Frees| {
+        let record = json!({ "is_dry_run": args.dry_run.dry_run, "generation": generation,
+            "tag": args.before.tag, "tensors": tensors });
+        joined(record, json!(frees))
     };
     if args.dry_run.dry_run {
         if !args.json {
             names.iter().try_for_each(|name| writeln!(out, "would remove {}", quoted(name)))?;
         }
-        let kept = if args.before.tag.is_some() { freed.ids() } else { kept_by_tags(&store, freed.ids())? };
-        let bytes = freed.bytes(|storage| !kept.contains(&storage.id));
+        let frees = freed.frees(&tagged()?);
         if args.json {
-            return write_json(out, record(None, bytes));
+            return write_json(out, record(None, &frees));
         }
-        if bytes > 0 {
-            writeln!(out, "would free {}", HumanBytes(bytes))?;
-        }
+        writeln!(out, "would free {frees}")?;
         return replaced.print_advice(&args.before, &store, &args.store, out);
     }
     drop(snapshot); // The commit deletes what no snapshot needs.
     let generation = txn.commit()?;
-    let tagged = args.before.described(generation);
+    let described = args.before.described(generation);
     let removed = match names.first() {
         Some(name) if names.len() == 1 => quoted(name).into_owned(),
         _ => counted(names.len() as u64, "tensor"),
     };
     let bytes = freed.bytes(|storage| !storage.file.exists());
     let and_freed = if bytes > 0 { format!(", freed {}", HumanBytes(bytes)) } else { String::new() };
+    let tagged = tagged().ok();
     if args.json {
-        write_json(out, record(Some(generation), bytes))?;
+        let mut frees = freed.frees(tagged.as_ref().unwrap_or(&BTreeSet::new()));
+        frees.freed_bytes = bytes;
+        write_json(out, record(Some(generation), &frees))?;
     }
-    message(&format!("removed {removed}{and_freed}{tagged}: generation {generation}"));
+    message(&format!("removed {removed}{and_freed}{described}: generation {generation}"));
     if bytes < all_bytes
         && let Ok(usage) = store.disk_usage()
     {
@@ -172,7 +217,7 @@ pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {
     }
     replaced.report(&store, &args.store);
     // compact frees no bytes of a storage that a tag keeps.
-    if let Ok(tagged) = kept_by_tags(&store, freed.shared_ids()) {
+    if let Some(tagged) = tagged {
         freed.note(&args.store, &tagged).iter().for_each(|note| message(note));
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! The bytes that a removal of tensors frees, and those that stay because other tensors are on the same storage.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 
 use indicatif::HumanBytes;
+use serde::Serialize;
 use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
 use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Store, TensorInfo};
 
@@ -24,6 +26,36 @@ pub(crate) struct Freed {
     storages: Vec<StorageInfo>,
     /// The sealed storages of which a part becomes unreachable.
     shared: Vec<Shared>,
+}
+
+/// When the bytes that only removed tensors used become free.
+#[derive(Serialize)]
+pub(crate) struct Frees {
+    /// With the removal.
+    pub(crate) freed_bytes: u64,
+    /// With `compact` after it.
+    pub(crate) compact_bytes: u64,
+    /// Not before tags are removed.
+    pub(crate) tagged_bytes: u64,
+    /// Whether `compact` needs `--all` for some of them.
+    #[serde(skip)]
+    needs_all: bool,
+}
+
+impl fmt::Display for Frees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let compact = if self.needs_all { "after compact --all" } else { "after compact" };
+        match [self.freed_bytes, self.compact_bytes] {
+            [0, 0] => f.write_str("nothing")?,
+            [now, 0] => write!(f, "{}", HumanBytes(now))?,
+            [0, later] => write!(f, "{} {compact}", HumanBytes(later))?,
+            [now, later] => write!(f, "{}, and {} {compact}", HumanBytes(now), HumanBytes(later))?,
+        }
+        match self.tagged_bytes {
+            0 => Ok(()),
+            bytes => write!(f, "; tags keep {}", HumanBytes(bytes)),
+        }
+    }
 }
 
 /// A storage that keeps some of its tensors.
@@ -76,14 +108,28 @@ impl Freed {
         Ok(freed)
     }
 
-    /// Returns the ids of the storages that lose all their tensors.
-    pub(super) fn ids(&self) -> BTreeSet<u64> {
-        self.storages.iter().map(|storage| storage.id).collect()
+    /// Returns the ids of the storages that lose all or some of their tensors.
+    pub(crate) fn ids(&self) -> BTreeSet<u64> {
+        let whole = self.storages.iter().map(|storage| storage.id);
+        whole.chain(self.shared.iter().map(|shared| shared.id)).collect()
     }
 
-    /// Returns the ids of the storages of which a part becomes unreachable.
-    pub(super) fn shared_ids(&self) -> BTreeSet<u64> {
-        self.shared.iter().map(|shared| shared.id).collect()
+    /// Returns when the bytes become free. Tags keep the `tagged` storages.
+    pub(crate) fn frees(&self, tagged: &BTreeSet<u64>) -> Frees {
+        let mut frees = Frees { freed_bytes: 0, compact_bytes: 0, tagged_bytes: 0, needs_all: false };
+        let whole = self.storages.iter().map(|storage| (storage.id, storage.size_bytes, true));
+        let parts = self.shared.iter().map(|shared| (shared.id, shared.kept_bytes, false));
+        for (id, bytes, is_whole) in whole.chain(parts) {
+            let sum = match (tagged.contains(&id), is_whole) {
+                (true, _) => &mut frees.tagged_bytes,
+                (false, true) => &mut frees.freed_bytes,
+                (false, false) => &mut frees.compact_bytes,
+            };
+            *sum = sum.saturating_add(bytes);
+        }
+        let is_left = |shared: &Shared| shared.needs_all && !tagged.contains(&shared.id);
+        frees.needs_all = self.shared.iter().any(is_left);
+        frees
     }
 
     /// Returns the total length of the storages that are deleted. One that a reader or a tag still needs is not deleted

@@ -12,6 +12,7 @@ use stridemap_format::limits::MAX_ATTRIBUTES_BYTES;
 use stridemap_format::{check_attributes, check_text};
 use stridemap_interop::{FileFormat, ForeignFile, Imported};
 
+use super::fuse::Fused;
 use super::plan::{described, header, info};
 use super::select::{Kept, Selection};
 use super::stdin::{self, Piped};
@@ -25,9 +26,9 @@ use crate::ui::{advance, counted, examples, is_verbose, joined, message, short_r
 
 /// Copy the tensors of files into a store, in one commit
 ///
-/// The files are .safetensors, .npy, .npz or .pt. To import a model in several files, name its index, such as
-/// model.safetensors.index.json. The metadata of a .safetensors file and the plain values of a .pt file become
-/// attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed
+/// The files are .safetensors, .npy, .npz, .pt or .gguf. To import a model in several files, name its index, such as
+/// model.safetensors.index.json. The metadata of a .safetensors or .gguf file and the plain values of a .pt file
+/// become attributes of the store; what is too large for that becomes tensors of bytes. An import that fails or is killed
 /// changes nothing, and creates no store. A killed import can leave a .stage-* directory beside the path of the
 /// store; that directory can be deleted. With --verbose, a line for each file tells whether it was copied or shares
 /// disk blocks with the store.
@@ -49,6 +50,11 @@ pub(crate) struct ImportArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) selection: Selection,
+    /// Lay the tensors whose names in the store are PATTERN, with a number in the place of {}, one after another in the order
+    /// of the numbers: 'experts.{}.up', so that view --stack gives them one name. If there are several {}, the last is this
+    /// number. Repeatable
+    #[arg(long, value_name = "PATTERN", conflicts_with = "in_place")]
+    pub(crate) fuse: Vec<String>,
     #[command(flatten)]
     pub(crate) reading: Reading,
     /// Print one JSON object
@@ -74,7 +80,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     let kept = args.selection.apply(inputs.iter_mut().map(|(_, file)| file))?;
     let tensor_count = check_names(&inputs, &args.prefix)?;
     let attributes = merge_attributes(&kept, &inputs)?;
-    note_long_attributes(&inputs);
+    inputs.iter().for_each(|(path, file)| note_long_attributes(path, file));
     let texts = attributes.iter().map(|(key, &(_, value))| (args.prefix.as_str(), key.as_str(), value));
     let attributes_bytes = attributes.iter().map(|(key, (_, value))| key.len() + value.len()).sum::<usize>();
     if attributes_bytes > MAX_ATTRIBUTES_BYTES {
@@ -89,8 +95,10 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         inputs.iter().try_for_each(|(_, file)| file.check_adoptable())?;
     }
 
-    let import = Import { args, target, inputs: &inputs, attributes: &attributes };
-    let store = open_existing(&args.external.options(), target)?;
+    let files = inputs.iter().map(|(_, file)| file);
+    let fused = Fused::of(&args.fuse, files, |tensor| args.name_of(tensor))?;
+    let import = Import { args, target, inputs: &inputs, attributes: &attributes, fused };
+    let store = open_existing("import", &args.external.options(), target)?;
     let snapshot = store.as_ref().map(Store::snapshot);
     import.check_existing(snapshot.as_ref())?;
     if let (None, Some(tag)) = (&store, &args.before.tag) {
@@ -112,6 +120,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
         let new = if store.is_none() { ", a new store" } else { "" };
         writeln!(out, "would import {tensors}, {size}, into {}{new}", one_line(&target.to_string_lossy()))?;
         import.print_items(snapshot.as_ref(), out)?;
+        import.fused.described().try_for_each(|line| writeln!(out, "would fuse {line}"))?;
         let Some(store) = store else { return Ok(()) };
         return replaced.print_advice(&args.before, &store, target, out);
     }
@@ -178,6 +187,7 @@ struct Import<'a> {
     target: &'a Path,
     inputs: &'a [Input<'a>],
     attributes: &'a Merged<'a>,
+    fused: Fused<'a>,
 }
 
 impl Import<'_> {
@@ -265,7 +275,7 @@ impl Import<'_> {
         match options.create_with(self.target, |txn| self.fill(txn, || Ok(BTreeMap::new()), &progress)) {
             Ok(generation) => Ok(generation),
             // Another process may have created the store in the meantime.
-            Err(e) => match open_existing(&options, self.target) {
+            Err(e) => match open_existing("import", &options, self.target) {
                 Ok(Some(store)) if e.kind() == ErrorKind::AlreadyExists => {
                     self.check_existing(Some(&store.snapshot()))?;
                     fill_existing(&store)
@@ -284,12 +294,15 @@ impl Import<'_> {
     ) -> stridemap::Result<()> {
         let args = self.args;
         txn.on_existing(args.existing.policy());
+        self.fused.import_into(txn, &mut progress)?;
+        self.fused.described().filter(|_| is_verbose()).for_each(|line| message(&format!("fused {line}")));
         for (path, file) in self.inputs {
             let outcome = if args.in_place {
                 file.adopt_into(txn, &args.prefix)?;
                 "left in place".to_owned()
             } else {
-                describe(file.import_into(txn, &args.prefix, &mut progress)?)
+                let is_selected = |name: &str| !self.fused.contains(name);
+                describe(file.import_some_into(txn, &args.prefix, is_selected, &mut progress)?)
             };
             if is_verbose() {
                 message(&format!("{}: {outcome}", path.display()));
@@ -428,23 +441,18 @@ fn merge_attributes<'a>(kept: &Kept, inputs: &'a [Input<'_>]) -> Result<Merged<'
     Ok(merged)
 }
 
-/// Says which values become tensors of bytes.
-fn note_long_attributes(inputs: &[Input<'_>]) {
-    for (path, file) in inputs {
-        let names = file.long_attributes();
-        let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
-        let more = if names.len() > shown.len() { ", ..." } else { "" };
-        if !shown.is_empty() {
-            message(&format!(
-                "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
-                path.display(),
-                if names.len() == 1 {
-                    "1 value is".to_owned()
-                } else {
-                    format!("{} values are each", names.len())
-                },
-                shown.join(", ")
-            ));
-        }
+/// Says which values of a file become tensors of bytes.
+pub(super) fn note_long_attributes(path: &Path, file: &ForeignFile) {
+    let names = file.long_attributes();
+    let shown: Vec<_> = names.iter().take(3).map(|name| quoted(name)).collect();
+    let more = if names.len() > shown.len() { ", ..." } else { "" };
+    if shown.is_empty() {
+        return;
     }
+    message(&format!(
+        "note: {}: {} too large for an attribute, and saved as a tensor of bytes: {}{more}",
+        path.display(),
+        if names.len() == 1 { "1 value is".to_owned() } else { format!("{} values are each", names.len()) },
+        shown.join(", ")
+    ));
 }

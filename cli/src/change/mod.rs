@@ -2,14 +2,18 @@
 
 pub(crate) mod append;
 pub(crate) mod attr;
+pub(crate) mod convert;
+pub(crate) mod copy;
 pub(crate) mod edit;
 pub(crate) mod export;
 pub(crate) mod freed;
+mod fuse;
 pub(crate) mod import;
 pub(crate) mod mv;
 pub(crate) mod plan;
 mod rename;
 mod select;
 mod shared_bytes;
+mod stack;
 mod stdin;
 mod target;

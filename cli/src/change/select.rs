@@ -44,7 +44,7 @@ impl Selection {
         for file in &files {
             for unreadable in file.skipped() {
                 if kept.contains(&unreadable.name) {
-                    self.report(unreadable)?;
+                    report_unreadable(unreadable, self.skip_unreadable)?;
                 }
             }
         }
@@ -95,14 +95,15 @@ impl Selection {
         }
         Ok(skipped)
     }
+}
 
-    fn report(&self, unreadable: &Skipped) -> Result<()> {
-        if !self.skip_unreadable {
-            return Err(Error::Refused(format!("{}; --skip-unreadable leaves it out", unreadable.reason)));
-        }
-        warn(&format!("left out {}: {}", quoted(&unreadable.name), unreadable.reason));
-        Ok(())
+/// Refuses what cannot be read, or prints its name if it is left out.
+pub(super) fn report_unreadable(unreadable: &Skipped, is_left_out: bool) -> Result<()> {
+    if !is_left_out {
+        return Err(Error::Refused(format!("{}; --skip-unreadable leaves it out", unreadable.reason)));
     }
+    warn(&format!("left out {}: {}", quoted(&unreadable.name), unreadable.reason));
+    Ok(())
 }
 
 /// What is imported, by the names in the files.

@@ -1,4 +1,4 @@
-//! The store to import into.
+//! The store to import or copy into.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,16 @@ use crate::input::reporting_waits;
 use crate::names::is_like_a_file;
 use crate::output_file::check_parent_dir;
 
-/// Opens the store to import into. Returns `None` if it is to be created, because the path does not exist or is an
+/// Opens the store to import or copy into. Returns `None` if it is to be created, because the path does not exist or is an
 /// empty directory.
-pub(super) fn open_existing(options: &StoreOptions, path: &Path) -> Result<Option<Store>> {
+pub(super) fn open_existing(
+    command: &'static str,
+    options: &StoreOptions,
+    path: &Path,
+) -> Result<Option<Store>> {
     check_untagged(path)?;
-    check_store_name(path)?;
-    check_parent_dir("import", path)?;
+    check_store_name(command, path)?;
+    check_parent_dir(command, path)?;
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     match reporting_waits(options).open(path) {
         Ok(store) => Ok(Some(store)),
@@ -31,11 +35,11 @@ pub(super) fn open_existing(options: &StoreOptions, path: &Path) -> Result<Optio
 
 /// Refuses to create a store whose name looks like that of a file with tensors. The user probably forgot to name the
 /// store, so that the last path is an input file.
-fn check_store_name(path: &Path) -> Result<()> {
+fn check_store_name(command: &str, path: &Path) -> Result<()> {
     let is_store = path.extension().is_some_and(|ending| ending == "smap") || path.join("FORMAT").exists();
     if is_store || !is_like_a_file(path) {
         return Ok(());
     }
     let why = "this is the name of a file, and the last path must be that of a store, such as model.smap";
-    Err(Error::at("import", path, why))
+    Err(Error::at(command, path, why))
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stridemap::{StorageInfo, StoreOptions};
 
 use super::modules::Totals;
-use super::summary::{Group, Summary};
+use super::summary::{AlikeGroups, Group, Summary};
 use super::tables;
 use crate::args::Source;
 use crate::error::Result;
@@ -27,11 +27,12 @@ const MAX_WARNINGS: usize = 3;
 
 /// Summarize a store or a file on one screen
 ///
-/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. In a pipe,
-/// it has all modules, and each line is a label and its values, with tabs between them.
+/// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. Modules that are
+/// alike and have consecutive numbers are one line, with the numbers of one. In a pipe, it has all modules, and each line is
+/// a label and its values, with tabs between them.
 ///
-/// .safetensors, .npy, .npz and .pt files are read in place; tensors have the names that an import would use. In JSON,
-/// a file has no uuid and no generation.
+/// .safetensors, .npy, .npz, .pt and .gguf files are read in place; tensors have the names that an import would use. In
+/// JSON, a file has no uuid and no generation.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["info model.safetensors", "info model.smap --full", "info model.smap --json | jq .store"]))]
 pub(crate) struct InfoArgs {
@@ -48,7 +49,7 @@ pub(crate) struct InfoArgs {
 /// Runs `info`, or `inspect`, which is another name of `info --full`.
 pub(crate) fn run(args: &InfoArgs, is_full: bool, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&StoreOptions::new())?;
-    let summary = Summary::of(&input)?;
+    let summary = Summary::of(&input, None)?;
     if args.json {
         write_description(&summary, &input, is_full, out)
     } else if is_full {
@@ -129,11 +130,13 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
         return print_data(summary, input, out);
     }
     let mut groups = Table::new(&COLUMNS);
-    add_groups(&mut groups, "dtypes", &summary.dtypes, MAX_DTYPES);
+    let dtypes: Vec<AlikeGroups> =
+        summary.dtypes.iter().map(|group| AlikeGroups(vec![group.clone()])).collect();
+    add_groups(&mut groups, "dtypes", &dtypes, MAX_DTYPES);
     let has_outside = summary.outside.tensor_count > 0 && !summary.modules.is_empty();
-    add_groups(&mut groups, "modules", &summary.modules, MAX_MODULES - usize::from(has_outside));
+    add_groups(&mut groups, "modules", &summary.alike_modules, MAX_MODULES - usize::from(has_outside));
     if has_outside {
-        groups.add_row(row("", "other tensors".to_owned(), summary.outside));
+        groups.add_row(row("", "other tensors".to_owned(), "", summary.outside));
     }
     groups.print_section(0, "--full", out)?;
     print_list("attributes", &attributes(input), MAX_ATTRIBUTES, out)?;
@@ -194,26 +197,39 @@ pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write)
     line("storages", &format!("{}, {stored}", HumanCount(summary.storage_count)))
 }
 
-fn add_groups(table: &mut Table<'_>, label: &str, groups: &[Group], most: usize) {
+/// Adds the first groups, and what the others have together.
+fn add_groups(table: &mut Table<'_>, label: &str, groups: &[AlikeGroups], most: usize) {
     let shown = if groups.len() > most { most - 1 } else { groups.len() };
-    for (index, group) in groups.iter().take(shown).enumerate() {
+    for (index, alike) in groups.iter().take(shown).enumerate() {
         let label = if index == 0 { label } else { "" };
-        table.add_row(row(label, quoted(&group.name).into_owned(), group.totals));
+        let name = |group: &Group| quoted(&group.name).into_owned();
+        match &*alike.0 {
+            [first, .., last] => {
+                let names = format!("{} … {}", name(first), name(last));
+                let times = format!("{} × ", HumanCount(alike.0.len() as u64));
+                table.add_row(row(label, names, &times, first.totals));
+            }
+            [one] => table.add_row(row(label, name(one), "", one.totals)),
+            [] => {}
+        }
     }
-    if shown < groups.len() {
+    let others = groups.get(shown..).unwrap_or_default();
+    if !others.is_empty() {
         let mut rest = Totals::default();
-        groups.iter().skip(shown).for_each(|group| rest.merge(group.totals));
-        table.add_row(row("", format!("{} more", HumanCount((groups.len() - shown) as u64)), rest));
+        others.iter().for_each(|alike| rest.merge(alike.totals()));
+        let count = others.iter().map(|alike| alike.0.len() as u64).sum();
+        table.add_row(row("", format!("{} more", HumanCount(count)), "", rest));
     }
 }
 
-fn row(label: &str, name: String, totals: Totals) -> [String; COLUMNS.len()] {
+/// Returns a row with the totals of one of as many groups as `times` says.
+fn row(label: &str, name: String, times: &str, totals: Totals) -> [String; COLUMNS.len()] {
     [
         label.to_owned(),
         name,
-        HumanCount(totals.tensor_count).to_string(),
-        HumanCount(totals.numel).to_string(),
-        HumanBytes(totals.size_bytes).to_string(),
+        format!("{times}{}", HumanCount(totals.tensor_count)),
+        format!("{times}{}", HumanCount(totals.numel)),
+        format!("{times}{}", HumanBytes(totals.size_bytes)),
     ]
 }
 

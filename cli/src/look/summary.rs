@@ -1,16 +1,17 @@
 //! What a store or a file contains, in a few lines.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 
 use serde::Serialize;
 use stridemap::{StorageInfo, StorageKind};
 
-use super::modules::{Node, Totals};
+use super::modules::{Node, Part, Totals, alike_count};
 use super::sharing::{self, PlacedTensor, StorageMap};
 use crate::error::Result;
 use crate::input::Input;
-use crate::names::{one_line, quoted};
+use crate::names::{has_hidden, quoted};
 use crate::ui::counted;
 
 #[derive(Serialize)]
@@ -28,6 +29,9 @@ pub(super) struct Summary {
     pub(super) numel: u64,
     pub(super) dtypes: Vec<Group>,
     pub(super) modules: Vec<Group>,
+    /// The same modules. Those that differ only in a number are together.
+    #[serde(skip)]
+    pub(super) alike_modules: Vec<AlikeGroups>,
     pub(super) warnings: Vec<String>,
     /// The totals of the tensors that share no byte with an earlier tensor: see [`without_views`].
     #[serde(skip)]
@@ -38,15 +42,28 @@ pub(super) struct Summary {
 }
 
 /// Some of the tensors: those of a dtype, or those in a module.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 pub(super) struct Group {
     pub(super) name: String,
     #[serde(flatten)]
     pub(super) totals: Totals,
 }
 
+/// At least one group. If there are several, they are alike, and have the same totals.
+pub(super) struct AlikeGroups(pub(super) Vec<Group>);
+
+impl AlikeGroups {
+    /// Returns the totals of all of them.
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.0.iter().for_each(|group| totals.merge(group.totals));
+        totals
+    }
+}
+
 impl Summary {
-    pub(super) fn of(input: &Input) -> Result<Self> {
+    /// `maps` are those of all storages, if the caller has read them.
+    pub(super) fn of(input: &Input, maps: Option<&[StorageMap]>) -> Result<Self> {
         let (uuid, generation) = match input {
             Input::Store(store, snapshot, _) => (Some(store.uuid()), Some(snapshot.generation())),
             Input::File(..) => (None, None),
@@ -59,8 +76,8 @@ impl Summary {
             root.add(&info);
             ranges.extend(info.header.byte_range().map(|range| (info.storage_id, range.start, range.end)));
             dtypes.entry(info.header.dtype().name()).or_default().add(&info);
-            empty.add(&info.name, info.header.numel() == 0);
-            unusual.add(&info.name, one_line(&info.name) != info.name);
+            empty.add_if(info.header.numel() == 0, || info.name.clone());
+            unusual.add_if(has_hidden(&info.name), || info.name.clone());
         }
         let (mut storage_count, mut stored_size_bytes) = (0, 0u64);
         let (mut missing, mut changing) = (Noted::default(), 0);
@@ -68,7 +85,7 @@ impl Summary {
             let storage = storage?;
             storage_count += 1;
             stored_size_bytes = stored_size_bytes.saturating_add(storage.size_bytes);
-            missing.add(&storage.file.display().to_string(), is_missing(&storage));
+            missing.add_if(is_missing(&storage), || storage.file.display().to_string());
             changing += u64::from(matches!(storage.kind, StorageKind::Mutable | StorageKind::Live));
         }
         ranges.sort_unstable();
@@ -76,8 +93,11 @@ impl Summary {
             [(storage, _, end), (next_storage, next, _)] => storage == next_storage && next < end,
             _ => false,
         };
-        let (totals_without_views, undetermined) =
-            if ranges.windows(2).any(is_overlap) { without_views(input)? } else { (root.totals, 0) };
+        let (totals_without_views, undetermined) = match (ranges.windows(2).any(is_overlap), maps) {
+            (false, _) => (root.totals, 0),
+            (true, Some(maps)) => without_views(maps),
+            (true, None) => without_views(&StorageMap::read_all(input)?),
+        };
         let mut warnings = Vec::new();
         if undetermined > 0 {
             warnings.push(sharing::undetermined(undetermined));
@@ -94,8 +114,11 @@ impl Summary {
         }
         let mut dtypes: Vec<Group> =
             dtypes.into_iter().map(|(name, totals)| Group { name: name.to_owned(), totals }).collect();
-        dtypes.sort_by_key(|group| std::cmp::Reverse(group.totals.size_bytes));
-        let (modules, outside) = top_modules(&root);
+        dtypes.sort_by_key(|group| Reverse(group.totals.size_bytes));
+        let (mut alike_modules, outside) = top_modules(&root);
+        let mut modules: Vec<Group> = alike_modules.iter().flat_map(|alike| alike.0.clone()).collect();
+        modules.sort_by_key(|group| Reverse(group.totals.size_bytes));
+        alike_modules.sort_by_key(|alike| Reverse(alike.totals().size_bytes));
         Ok(Summary {
             path: input.path().display().to_string(),
             uuid,
@@ -108,6 +131,7 @@ impl Summary {
             numel: root.totals.numel,
             dtypes,
             modules,
+            alike_modules,
             warnings,
             totals_without_views,
             outside,
@@ -118,37 +142,41 @@ impl Summary {
 /// Returns the totals of the tensors that share no byte with an earlier tensor. The order is that of their first bytes;
 /// of tensors with the same first byte, the longest comes first. Also returns how many tensors there are of which it
 /// could not be found out whether they share bytes.
-fn without_views(input: &Input) -> Result<(Totals, u64)> {
+fn without_views(maps: &[StorageMap]) -> (Totals, u64) {
     let (mut totals, mut undetermined) = (Totals::default(), 0);
-    for map in StorageMap::read_all(input)? {
+    for map in maps {
         let is_first = |(index, tensor): &(usize, &PlacedTensor)| {
             tensor.sharers.first().is_none_or(|first| first > index)
         };
         map.tensors.iter().enumerate().filter(is_first).for_each(|(_, tensor)| totals.add(&tensor.info));
         undetermined += map.undetermined_count();
     }
-    Ok((totals, undetermined))
+    (totals, undetermined)
 }
 
-/// Returns the top modules, the largest first, and the totals of the tensors beside them. If all tensors are in one
-/// module, such as `model`, returns the modules in it instead.
-fn top_modules(root: &Node) -> (Vec<Group>, Totals) {
+/// Returns the top modules, and the totals of the tensors beside them. If all tensors are in one module, such as `model`,
+/// returns the modules in it instead.
+fn top_modules(root: &Node) -> (Vec<AlikeGroups>, Totals) {
     let mut top = root.parts();
     let mut prefix = String::new();
-    while let [(name, only)] = top.as_slice()
-        && only.tensor.is_none()
+    while let [only] = &*top
+        && only.node.is_module()
     {
-        prefix.extend([name, "."]);
-        top = only.parts();
+        prefix += &only.text;
+        top = only.node.parts();
     }
-    let (modules, tensors): (Vec<_>, Vec<_>) = top.into_iter().partition(|(_, node)| node.is_module());
+    let (modules, tensors): (Vec<_>, Vec<_>) = top.into_iter().partition(|part| part.node.is_module());
     let mut outside = Totals::default();
-    tensors.iter().for_each(|(_, node)| outside.merge(node.totals));
-    let group =
-        |(name, node): (String, &Node)| Group { name: format!("{prefix}{name}"), totals: node.totals };
-    let mut modules: Vec<Group> = modules.into_iter().map(group).collect();
-    modules.sort_by_key(|group| std::cmp::Reverse(group.totals.size_bytes));
-    (modules, outside)
+    tensors.iter().for_each(|part| outside.merge(part.node.totals));
+    let (mut groups, mut rest) = (Vec::new(), modules.as_slice());
+    while !rest.is_empty() {
+        let alike;
+        (alike, rest) = rest.split_at(alike_count(rest));
+        let group =
+            |part: &Part<'_>| Group { name: format!("{prefix}{}", part.name()), totals: part.node.totals };
+        groups.push(AlikeGroups(alike.iter().map(group).collect()));
+    }
+    (groups, outside)
 }
 
 /// Returns whether a file that was imported in place does not contain all bytes of the storage.
@@ -165,9 +193,9 @@ struct Noted {
 }
 
 impl Noted {
-    fn add(&mut self, example: &str, is_counted: bool) {
+    fn add_if(&mut self, is_counted: bool, example: impl FnOnce() -> String) {
         if is_counted && self.count == 0 {
-            self.example = quoted(example).into_owned();
+            self.example = quoted(&example()).into_owned();
         }
         self.count += u64::from(is_counted);
     }

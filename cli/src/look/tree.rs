@@ -6,7 +6,7 @@ use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 use stridemap::StoreOptions;
 
-use super::modules::Node;
+use super::modules::{Node, alike_count};
 use crate::args::Source;
 use crate::error::Result;
 use crate::names::{one_line, quoted};
@@ -14,8 +14,9 @@ use crate::ui::{Column, MAX_ROWS, Table, examples, width, write_json};
 
 /// Show the modules and tensors of a store or a file as a tree
 ///
-/// Modules and tensors that are alike and have consecutive numbers are shown once, with the sizes of one: "layer.0 …
-/// layer.5" has "6 × 1,000" parameters. In a pipe, each module and each tensor is a row with its whole name.
+/// Modules are the parts of names before each "." and "/". Modules and tensors that are alike and have consecutive numbers
+/// are shown once, with the sizes of one: "layer.0 … layer.5" has "6 × 1,000" parameters. In a pipe, each module and each
+/// tensor is a row with its whole name.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["tree model.safetensors", "tree --depth 2 model.smap"]))]
 pub(crate) struct TreeArgs {
@@ -66,10 +67,9 @@ fn print_data(module: &Node, prefix: &str, depth: Option<usize>, out: &mut impl 
     if depth == Some(0) {
         return Ok(());
     }
-    for (name, node) in module.parts() {
-        let name = format!("{prefix}{name}");
-        print_row(&quoted(&name), node, out)?;
-        print_data(node, &format!("{name}."), depth.map(|depth| depth - 1), out)?;
+    for part in module.parts() {
+        print_row(&quoted(&format!("{prefix}{}", part.name())), part.node, out)?;
+        print_data(part.node, &format!("{prefix}{}", part.text), depth.map(|depth| depth - 1), out)?;
     }
     Ok(())
 }
@@ -97,12 +97,13 @@ impl Tree<'_> {
         }
         let parts = module.parts();
         let mut rest = parts.as_slice();
-        while let [(name, node), ..] = rest {
+        while let [part, ..] = rest {
             let alike_count = if self.args.all { 1 } else { alike_count(rest) };
             let alike;
             (alike, rest) = rest.split_at(alike_count);
+            let (name, node) = (part.name(), part.node);
             let label = match alike {
-                [_, .., (last, _)] => format!("{} … {}", one_line(name), one_line(last)),
+                [_, .., last] => format!("{} … {}", one_line(name), one_line(last.name())),
                 _ => one_line(name),
             };
             let (branch, below) = if rest.is_empty() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
@@ -129,27 +130,11 @@ impl Tree<'_> {
     }
 }
 
-/// Returns how many parts, from the first, are alike and have names that end with consecutive numbers.
-fn alike_count(parts: &[(String, &Node)]) -> usize {
-    let is_next = |pair: &&[(String, &Node)]| {
-        let [(a_name, a), (b_name, b)] = pair else { return false };
-        let next = numbered(a_name).and_then(|(stem, number)| Some((stem, number.checked_add(1)?)));
-        next.is_some() && next == numbered(b_name) && a.is_like(b)
-    };
-    parts.windows(2).take_while(is_next).count() + 1
-}
-
-/// Splits a name that ends with a number: `conv2d_10` is `conv2d_` and 10.
-fn numbered(name: &str) -> Option<(&str, u64)> {
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    Some((stem, name[stem.len()..].parse().ok()?))
-}
-
 /// Returns a module or a tensor, and its parts down to this depth, as JSON.
 fn record(name: &str, node: &Node, depth: Option<usize>) -> Value {
     let parts = if depth == Some(0) { Vec::new() } else { node.parts() };
     let depth = depth.map(|depth| depth.saturating_sub(1));
-    let parts: Vec<Value> = parts.iter().map(|(name, node)| record(name, node, depth)).collect();
+    let parts: Vec<Value> = parts.iter().map(|part| record(part.name(), part.node, depth)).collect();
     // Each value is moved: `json!` would copy all that is below once for each level.
     Value::from_iter([
         ("name", json!(name)),

@@ -93,6 +93,11 @@ pub(crate) fn of_scope(scope: &str) -> String {
     if scope.is_empty() { String::new() } else { format!(" of {}", quoted(scope)) }
 }
 
+/// Returns whether a text has characters that [`one_line`] escapes.
+pub(crate) fn has_hidden(text: &str) -> bool {
+    text.contains(is_hidden)
+}
+
 /// Returns the text on one line, with hidden characters escaped. Names and attributes may contain any character.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());

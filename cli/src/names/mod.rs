@@ -3,6 +3,7 @@
 mod escape;
 mod glob;
 mod new;
+mod numbered;
 mod order;
 
 use std::collections::BTreeSet;
@@ -14,10 +15,13 @@ use crate::error::{Error, Result};
 use crate::expr::{is_operation, unquoted};
 use crate::ui::{counted, message};
 
-pub(crate) use escape::{argument, command_line, is_plain, listed, of_scope, one_line, quoted, shell_word};
+pub(crate) use escape::{
+    argument, command_line, has_hidden, is_plain, listed, of_scope, one_line, quoted, shell_word,
+};
 pub(crate) use glob::Pattern;
 pub(crate) use new::{is_like_a_file, new_name};
-pub(crate) use order::natural;
+pub(crate) use numbered::{Numbered, PLACE, Run, fill};
+pub(crate) use order::{leading_digits, natural};
 
 /// Tensors that have names.
 pub(crate) trait Named {

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::shell::has_separator;
 
 /// The ends of the names of files with tensors.
-const FILE_ENDINGS: [&str; 9] =
-    [".smap", ".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin", ".ckpt", ".index.json"];
+const FILE_ENDINGS: [&str; 10] =
+    [".smap", ".safetensors", ".gguf", ".npy", ".npz", ".pt", ".pth", ".bin", ".ckpt", ".index.json"];
 
 /// Returns whether a path ends like the name of a file with tensors, or of a store.
 pub(crate) fn is_like_a_file(path: &Path) -> bool {

@@ -5,31 +5,40 @@ use std::cmp::Ordering;
 /// Compares two names in natural order: `layer.2` comes before `layer.10`. Different names are never equal, so this is
 /// a total order.
 pub(crate) fn natural(a: &str, b: &str) -> Ordering {
-    let (mut a_rest, mut b_rest) = (a, b);
+    // UTF-8 has the order of its characters. Most names have a long beginning in common, which is skipped as bytes.
+    let (mut a_rest, mut b_rest) = (a.as_bytes(), b.as_bytes());
     loop {
-        let (a_number, b_number) = (leading_digits(a_rest), leading_digits(b_rest));
-        let order = if a_number.is_empty() || b_number.is_empty() {
-            let (mut a_chars, mut b_chars) = (a_rest.chars(), b_rest.chars());
-            let (first, second) = (a_chars.next(), b_chars.next());
-            if first.is_none() && second.is_none() {
-                // The names are equal, or differ only in leading zeros.
-                return a.cmp(b);
-            }
-            (a_rest, b_rest) = (a_chars.as_str(), b_chars.as_str());
-            first.cmp(&second)
-        } else {
-            (a_rest, b_rest) = (&a_rest[a_number.len()..], &b_rest[b_number.len()..]);
-            // Without leading zeros, a longer number is larger. This holds for numbers of any length.
-            let (x, y) = (a_number.trim_start_matches('0'), b_number.trim_start_matches('0'));
-            x.len().cmp(&y.len()).then_with(|| x.cmp(y))
-        };
+        let same = a_rest.iter().zip(b_rest).take_while(|(a, b)| a == b).count();
+        let (before, _) = a_rest.split_at(same);
+        let number_start = same - before.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let (a_number, a_after) = split_number(a_rest.split_at(number_start).1);
+        let (b_number, b_after) = split_number(b_rest.split_at(number_start).1);
+        if a_number.is_empty() || b_number.is_empty() {
+            let order = a_rest.get(same).cmp(&b_rest.get(same));
+            // The names are equal, or differ only in leading zeros.
+            return order.then_with(|| a.cmp(b));
+        }
+        // Without leading zeros, a longer number is larger. This holds for numbers of any length.
+        let [x, y] = [a_number, b_number].map(without_zeros);
+        let order = x.len().cmp(&y.len()).then_with(|| x.cmp(y));
         if order.is_ne() {
             return order;
         }
+        (a_rest, b_rest) = (a_after, b_after);
     }
 }
 
-fn leading_digits(text: &str) -> &str {
+/// Splits the digits off the beginning of a text.
+fn split_number(text: &[u8]) -> (&[u8], &[u8]) {
+    text.split_at(text.iter().take_while(|byte| byte.is_ascii_digit()).count())
+}
+
+fn without_zeros(number: &[u8]) -> &[u8] {
+    number.split_at(number.iter().take_while(|digit| **digit == b'0').count()).1
+}
+
+/// Returns the digits at the beginning of a text.
+pub(crate) fn leading_digits(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     &text[..end]
 }
@@ -52,7 +61,27 @@ mod tests {
         assert!(natural(&long, &format!("1{}", "0".repeat(400))).is_lt());
     }
 
+    /// Returns what decides the order: characters, and numbers as their lengths and digits.
+    fn parts(mut text: &str) -> Vec<(char, usize, &str)> {
+        let mut parts = Vec::new();
+        while let Some(c) = text.chars().next() {
+            let number = leading_digits(text);
+            let digits = number.trim_start_matches('0');
+            parts.push(if number.is_empty() { (c, 0, "") } else { ('0', digits.len(), digits) });
+            text = &text[if number.is_empty() { c.len_utf8() } else { number.len() }..];
+        }
+        parts
+    }
+
     proptest! {
+        #[test]
+        fn natural_order_is_that_of_characters_and_numbers(
+            start in "[01a.é]{0,4}", a in "[0129aé./]{0,5}", b in "[0129aé./]{0,5}"
+        ) {
+            let [a, b] = [a, b].map(|end| format!("{start}{end}"));
+            prop_assert_eq!(natural(&a, &b), parts(&a).cmp(&parts(&b)).then_with(|| a.cmp(&b)), "{} {}", a, b);
+        }
+
         #[test]
         fn natural_order_is_total(
             a in "[01279aé.]{0,6}", b in "[01279aé.]{0,6}", c in "[01279aé.]{0,6}"

@@ -10,6 +10,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathComplete
 use stridemap::{DType, ExternalFiles, StoreOptions};
 
 use crate::args::Reading;
+use crate::change::export::is_output;
 use crate::history::split;
 use crate::input::Input;
 use crate::names::is_plain;
@@ -23,15 +24,15 @@ const MAX_NAMES: usize = 500;
 const OTHERS: [&str; 4] = ["KEY", "VALUE", "COMMAND", "URL"];
 
 /// The options whose value is the name of a tensor or the beginning of one.
-const OPTIONS: [&str; 4] = ["of", "prefix", "rename", "skip"];
+const OPTIONS: [&str; 5] = ["fuse", "of", "prefix", "rename", "skip"];
 
 /// The commands whose positional arguments after the store are tags.
 const TAG_COMMANDS: [&str; 3] = ["tag", "restore", "prune"];
 
 /// The commands that take `STORE@TAG`.
-const LOOKING: [&str; 15] = [
-    "info", "inspect", "ls", "tree", "show", "stats", "plot", "map", "report", "diff", "export", "verify",
-    "du", "list", "get",
+const LOOKING: [&str; 16] = [
+    "info", "inspect", "ls", "tree", "show", "stats", "plot", "map", "report", "diff", "export", "copy",
+    "verify", "du", "list", "get",
 ];
 
 /// Returns the command with completions for every argument that is a path, the name of a tensor or a tag.
@@ -45,9 +46,8 @@ pub(super) fn with_names(command: Command) -> Command {
             return arg.add(ArgValueCompleter::new(dtypes));
         }
         match (is_path(&arg), is_tag, is_name(&arg)) {
-            (true, ..) if looks && arg.is_positional() && arg.get_id() != "out" => {
-                arg.add(ArgValueCompleter::new(paths_and_tags))
-            }
+            _ if arg.get_id() == "words" => arg.add(ArgValueCompleter::new(paths_and_names)),
+            (true, ..) if looks && arg.is_positional() => arg.add(ArgValueCompleter::new(paths_and_tags)),
             (true, ..) => arg.add(ArgValueCompleter::new(paths())),
             _ if is_prefix && takes_tags => arg.add(ArgValueCompleter::new(tagged_names)),
             (_, true, _) => arg.add(ArgValueCompleter::new(tags)),
@@ -94,6 +94,18 @@ fn tags_of(input: &Input, start: &str) -> Option<Vec<String>> {
     let Input::Store(store, ..) = input else { return None };
     let tags = store.tags().ok()?.into_iter().map(|tag| tag.name).rev();
     Some(tags.filter(|tag| tag.starts_with(start) && is_plain(tag)).take(MAX_NAMES).collect())
+}
+
+/// Returns the paths that begin with `current`, and the names, which an export has only after the file to write.
+fn paths_and_names(current: &OsStr) -> Vec<CompletionCandidate> {
+    let is_option = |word: &OsString| word.len() > 1 && word.as_encoded_bytes().starts_with(b"-");
+    let words: Vec<OsString> = env::args_os().skip(3).filter(|word| !is_option(word)).collect();
+    let export = words.iter().position(|word| word == "export");
+    // The first word after the command is a source, and the last one is to be completed.
+    let before = |at: usize| words.get(at + 2..words.len().saturating_sub(1)).unwrap_or_default();
+    let are_names = export.is_none_or(|at| before(at).iter().any(|word| is_output(word)));
+    let names = if are_names { names(current) } else { Vec::new() };
+    names.into_iter().chain(paths_and_tags(current)).collect()
 }
 
 fn is_path(arg: &Arg) -> bool {

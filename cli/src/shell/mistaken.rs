@@ -12,16 +12,10 @@ use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
-const OTHERS: [(&str, &str); 2] = [
-    (
-        "cp",
-        "ln adds a second name for a tensor, and export copies tensors to a new store: stridemap export STORE COPY.smap NAME",
-    ),
-    (
-        "copy",
-        "export copies tensors to a new store: stridemap export STORE COPY.smap NAME; ln adds a second name for a tensor",
-    ),
-];
+const OTHERS: [(&str, &str); 1] = [(
+    "cp",
+    "ln adds a second name for a tensor, and copy copies tensors to another store: stridemap copy STORE NAME STORE2",
+)];
 
 /// Adds a hint to the error about a word that is not a command.
 pub(super) fn explain(mut error: clap::Error) -> clap::Error {

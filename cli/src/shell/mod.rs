@@ -8,4 +8,4 @@ mod words;
 
 pub(crate) use completions::complete;
 pub(crate) use mistaken::order_hint;
-pub(crate) use words::{has_separator, parse};
+pub(crate) use words::{has_separator, parse, words_after_separator};

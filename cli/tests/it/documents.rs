@@ -66,6 +66,17 @@ fn write_inputs(dir: &Dir) {
     let elements = bytes(&[0.5, 0.25, 1., 2., 3., 4., 5., 6.]);
     dir.write_safetensors("model.safetensors", header, &elements);
     fs::copy(format!("{ROOT}/interop/tests/data/pt/nested_zip.pt"), dir.path("checkpoint.pt")).unwrap();
+    let expert = |n: u8| (format!("layers.{}.experts.{}.up", n / 12, n % 12), f32::from(n));
+    let mut experts: Vec<(String, f32)> = (0..24).map(expert).collect();
+    experts.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let entries: Vec<String> = (experts.iter().zip(0..))
+        .map(|((name, _), i)| {
+            let offsets = [24 * i, 24 * i + 24];
+            format!(r#""{name}":{{"dtype":"F32","shape":[2,3],"data_offsets":{offsets:?}}}"#)
+        })
+        .collect();
+    let elements: Vec<f32> = experts.iter().flat_map(|(_, value)| [*value; 6]).collect();
+    dir.write_safetensors("experts.safetensors", &format!("{{{}}}", entries.join(",")), &bytes(&elements));
 
     // A sparse file of 4 GiB.
     let bytes = 4u64 << 30;
@@ -202,7 +213,7 @@ fn script_of_the_guide_makes_the_files_of_the_sessions() {
     assert!(python.status().unwrap().success());
     let made = fs::read_dir(dir.path("made")).unwrap();
     let names: Vec<String> = made.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(names.len(), 6, "{names:?}");
+    assert_eq!(names.len(), 7, "{names:?}");
     for name in names {
         let depth = if name == "big.safetensors" { "--no-values" } else { "--strict" };
         let said = dir.stdout(&["diff", &name, &format!("made/{name}"), depth]);

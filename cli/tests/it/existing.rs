@@ -60,7 +60,7 @@ fn dry_run_says_what_would_happen_and_changes_nothing() {
         ),
         (
             &["rm", "s.smap", "log", "odd [name]"],
-            "would remove log\nwould remove 'odd [name]'\nwould free 24 B\nno tag keeps them, so they cannot be brought back; \
+            "would remove log\nwould remove 'odd [name]'\nwould free 24 B, and 48 B after compact --all\nno tag keeps them, so they cannot be brought back; \
              --tag NAME tags the state before a change\n",
         ),
         (

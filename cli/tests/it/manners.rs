@@ -19,7 +19,7 @@ fn swapped_arguments_get_the_order() {
         (&["rm", "points", "s.smap"], "stridemap rm [OPTIONS] <STORE> <NAME>..."),
         (&["mv", "points", "new", "s.smap"], "stridemap mv [OPTIONS] <STORE> <NAME> <NEW>"),
         (&["attr", "get", "format", "s.smap"], "stridemap attr get [OPTIONS] <STORE> <KEY>"),
-        (&["export", "out.npz", "s.smap"], "stridemap export [OPTIONS] <STORE> <OUT> [NAME]..."),
+        (&["export", "out.npz", "s.smap"], "stridemap export [OPTIONS] <FROM>... <OUT> [NAME]..."),
         (&["append", "points", "s.smap", "m.npz"], "stridemap append [OPTIONS] <STORE> <NAME> <FILE>..."),
         (&["tag", "v1", "s.smap"], "stridemap tag [OPTIONS] <STORE> [NAME]..."),
     ] {

@@ -147,7 +147,6 @@ fn word_that_is_not_a_command_gets_a_hint() {
     let dir = Dir::with_store();
     for (args, hint) in [
         (&["cp", "s.smap", "points", "x"][..], "ln adds a second name for a tensor"),
-        (&["copy", "s.smap", "points", "t.smap"], "export copies tensors to a new store"),
         (&["s.smap", "ls"], "the command comes first: stridemap info s.smap"),
     ] {
         let run = dir.run(args);

@@ -93,9 +93,9 @@ fn line_break_in_a_path_does_not_start_a_new_message() {
     }
 }
 
-const COMMANDS: [&str; 23] = [
-    "import", "export", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr", "append", "gc",
-    "compact", "du", "verify", "salvage", "diff", "watch", "tag", "log", "restore", "prune",
+const COMMANDS: [&str; 25] = [
+    "import", "export", "copy", "convert", "info", "tree", "ls", "show", "view", "mv", "rm", "ln", "attr",
+    "append", "gc", "compact", "du", "verify", "salvage", "diff", "watch", "tag", "log", "restore", "prune",
 ];
 
 #[test]

@@ -130,7 +130,7 @@ fn path_that_is_neither_a_store_nor_a_supported_file_is_refused() {
     fs::create_dir(dir.path("photos")).unwrap();
     for (path, message) in [
         ("none", "open none: no such file or store"),
-        ("junk", "read junk: not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth)"),
+        ("junk", "read junk: not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth, .gguf)"),
         ("photos", "open photos: not a stridemap store: it has no FORMAT file"),
         ("/dev/null", "open /dev/null: not a store or a regular file"),
     ] {

@@ -42,6 +42,68 @@ fn siblings_that_are_alike_are_shown_once() {
     ");
 }
 
+/// Writes a file with tensors of these names and sizes.
+fn write(dir: &Dir, names: impl IntoIterator<Item = (String, usize)>) {
+    let entry = |(name, n)| format!(r#""{name}":{{"dtype":"BF16","shape":[0,{n}],"data_offsets":[0,0]}}"#);
+    let entries: Vec<String> = names.into_iter().map(entry).collect();
+    dir.write_safetensors("m.safetensors", &format!("{{{}}}", entries.join(",")), &[]);
+}
+
+#[test]
+fn mixture_of_experts_fits_one_screen() {
+    let dir = Dir::empty();
+    let mut names = vec![("lm_head.weight".to_owned(), 9), ("model.norm.weight".to_owned(), 8)];
+    for layer in 0..48 {
+        let mut add = |name: &str, n: usize| names.push((format!("model.layers.{layer}.{name}.weight"), n));
+        ["q", "k", "v"].iter().for_each(|part| add(&format!("self_attn.{part}_proj"), 5));
+        add("mlp.gate", 4);
+        for expert in 0..128 {
+            ["down", "gate", "up"]
+                .iter()
+                .for_each(|part| add(&format!("mlp.experts.{expert}.{part}_proj"), 3));
+        }
+    }
+    write(&dir, names);
+    let screen = dir.on_terminal(80, &["tree", "m.safetensors"]);
+    assert!(screen.lines().count() <= 40, "{screen}");
+    assert!(screen.contains("─ 0 … 47 ") && screen.contains("─ 0 … 127 "), "{screen}");
+    let screen = dir.on_terminal(80, &["info", "m.safetensors"]);
+    assert!(screen.lines().count() <= 24 && screen.contains("model "), "{screen}");
+}
+
+#[test]
+fn alike_siblings_are_folded_through_single_children_and_slashes() {
+    let dir = Dir::empty();
+    let mut names = Vec::new();
+    for layer in 8..12 {
+        for expert in 0..3 {
+            names.push((format!("h.{layer}.moe.experts.e{expert}_up/kernel"), 3));
+        }
+        names.push((format!("h.{layer}.moe.experts.router"), if layer == 11 { 5 } else { 4 }));
+    }
+    write(&dir, names);
+    let screen = dir.on_terminal(100, &["tree", "m.safetensors"]);
+    assert!(
+        screen.contains(" 8.moe.experts … 10.moe.experts ") && screen.contains(" e0_up/ … e2_up/ "),
+        "{screen}"
+    );
+    let screen = dir.on_terminal(100, &["info", "m.safetensors"]);
+    assert!(screen.contains("h.8.moe.experts … h.10.moe.experts ") && screen.contains(" 3 × 4 "), "{screen}");
+    let piped = dir.stdout(&["tree", "m.safetensors"]);
+    assert!(piped.contains("\nh.8.moe.experts\t\t\t0\t0\n"), "{piped}");
+    assert!(
+        piped.contains(
+            "\nh.8.moe.experts.e0_up/\t\t\t0\t0\nh.8.moe.experts.e0_up/kernel\tbfloat16\t[0, 3]\t0\t0\n"
+        ),
+        "{piped}"
+    );
+    let json = dir.json(&["tree", "m.safetensors"]);
+    let layer = &json["parts"][0]["parts"][0];
+    assert_eq!((&layer["name"], &layer["parts"][0]["name"]), (&json!("8.moe.experts"), &json!("e0_up/")));
+    let piped = dir.stdout(&["info", "m.safetensors"]);
+    assert_eq!(piped.lines().filter(|line| line.starts_with("modules\t")).count(), 4, "{piped}");
+}
+
 #[test]
 fn depth_limits_the_levels_and_all_shows_every_tensor() {
     let dir = layers();

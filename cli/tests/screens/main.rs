@@ -32,7 +32,7 @@ fn check(source: &str, widths: &[usize], make_dir: impl Fn() -> TempDir, command
             // What depends on the machine, or on chance.
             settings.add_filter("[0-9a-f]{8}-[0-9a-f-]{27}", "UUID");
             settings.add_filter("html: .*", "html: SIZE");
-            settings.add_filter("(?m)^(folder|metadata) .*$", "$1 BYTES");
+            settings.add_filter("(?m)^(folder|metadata)  +[0-9].*$", "$1 BYTES");
             settings.bind(|| insta::assert_snapshot!(format!("{source}_{name}_{width}"), screen));
         }
     }
@@ -53,6 +53,8 @@ fn help_texts() {
         "diff",
         "import",
         "export",
+        "copy",
+        "convert",
         "view",
         "ln",
         "mv",

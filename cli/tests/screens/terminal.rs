@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, process};
 
-const HEIGHT: &str = "100";
+const HEIGHT: &str = "150";
 
 /// Returns whether tmux is installed, or prints that it is not. `STRIDEMAP_REQUIRE_TMUX` makes that a failure.
 pub(crate) fn exists() -> bool {

@@ -199,7 +199,7 @@ impl Array {
 impl Part {
     /// Returns the tensor of this part of the array with this name.
     fn named(self, array: &str, storage: usize) -> ForeignTensor {
-        ForeignTensor { name: format!("{array}{}", self.suffix), header: self.header, storage }
+        ForeignTensor::new(format!("{array}{}", self.suffix), self.header, storage)
     }
 }
 

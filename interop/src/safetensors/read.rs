@@ -53,7 +53,7 @@ pub(crate) fn read(file: &Arc<RawFile>, rest_bytes: u64, options: ForeignOptions
             contents.storages.push(ForeignStorage::of_range(file, offset_bytes, length_bytes));
             (contents.storages.len() - 1, own)
         };
-        contents.tensors.push(ForeignTensor { name, header, storage });
+        contents.tensors.push(ForeignTensor::new(name, header, storage));
     }
     Ok(contents)
 }

@@ -281,7 +281,7 @@ impl Flattening<'_> {
         };
         let name = self.new_name(Kind::Tensor, self.leaves.tensors.len())?;
         let storage = tensor.storage.number as usize;
-        self.leaves.tensors.push(ForeignTensor { name, header, storage });
+        self.leaves.tensors.push(ForeignTensor::new(name, header, storage));
         Ok(())
     }
 

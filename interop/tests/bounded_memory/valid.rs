@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use stridemap::{DType, Tensor};
 use stridemap_interop::npz::Packing;
-use stridemap_interop::{npy, npz, safetensors};
+use stridemap_interop::{gguf, npy, npz, safetensors};
 
 /// The name and the bytes of each file of a format.
 type Files = Vec<(String, Vec<u8>)>;
@@ -17,6 +17,7 @@ pub(crate) fn files() -> Vec<(&'static str, Files)> {
         ("safetensors", safetensors_files()),
         ("npy", npy_files()),
         ("npz", npz_files()),
+        ("GGUF", gguf_files()),
         ("PyTorch, zip", checkpoints("zip")),
         ("PyTorch, legacy", checkpoints("legacy")),
     ]
@@ -61,6 +62,24 @@ fn npy_files() -> Files {
     ]
     .map(|bytes| ("x.npy".to_owned(), bytes))
     .to_vec()
+}
+
+fn gguf_files() -> Files {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf");
+    let file = |count: usize, size: &[usize]| {
+        let dtypes = [DType::F32, DType::I8, DType::F64, DType::BF16].into_iter().cycle();
+        let tensors = dtypes.take(count).enumerate();
+        let tensors: Vec<_> =
+            tensors.map(|(i, dtype)| (format!("blk.{i}.w"), counted(dtype, size))).collect();
+        let metadata = (0..count).map(|i| (format!("key {i}"), format!("json:[true, {}]", i > 0)));
+        let metadata = metadata.collect();
+        let mut bytes = Vec::new();
+        gguf::Export::new().metadata(&metadata).write_to(&mut bytes, &tensors, |_| ()).unwrap();
+        bytes
+    };
+    let made = [file(1, &[3, 2]), file(300, &[2]), file(10_000, &[0])];
+    let others = ["all", "close", "vocabulary"].map(|name| fs::read(format!("{data}/{name}.gguf")).unwrap());
+    made.into_iter().chain(others).map(|bytes| ("x.gguf".to_owned(), bytes)).collect()
 }
 
 fn npz_files() -> Files {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use stridemap::{Store, Tensor};
-use stridemap_interop::{FileFormat, ForeignFile, npy};
+use stridemap_interop::{FileFormat, ForeignFile, gguf, npy};
 
 use crate::numpy::npy_bytes;
 use crate::place::Place;
@@ -33,11 +33,15 @@ fn checkpoint_pickle() -> Vec<u8> {
 fn every_format() -> Vec<(FileFormat, Vec<u8>)> {
     let npy = || npy_bytes("{'descr': '|u1', 'fortran_order': False, 'shape': (512,), }\n", &[7; NUMEL]);
     let metadata = "x".repeat(NUMEL);
+    let mut gguf = Vec::new();
+    let tensors = [("x".to_owned(), Tensor::from_vec(vec![7i8; NUMEL], &[NUMEL]).unwrap())];
+    gguf::Export::new().write_to(&mut gguf, &tensors, |_| ()).unwrap();
     let index = format!(r#"{{"metadata":{{"k":"{metadata}"}},"weight_map":{{}}}}"#);
     vec![
         (FileFormat::Safetensors, safetensors(TENSOR.len())),
         (FileFormat::ShardIndex, index.into_bytes()),
         (FileFormat::Npy, npy()),
+        (FileFormat::Gguf, gguf),
         (FileFormat::Npz, archive(&[("x.npy", &npy())])),
         (FileFormat::Npz, archive(&[])),
         (FileFormat::PyTorch, archive(&[("m/data.pkl", &checkpoint_pickle()), ("m/data/0", &[0; NUMEL])])),

@@ -3,6 +3,7 @@
 
 mod exports;
 mod formats;
+mod gguf;
 #[path = "../../../tests/common/images.rs"]
 mod images;
 mod numpy;

@@ -73,6 +73,17 @@ class ShardFiles:
         return self._opened[path]
 
 
+def announce(block: Tensor) -> None:
+    """Have the kernel read a block of a tensor of a store ahead, and nothing else of its file."""
+    found = block._file_range
+    if found is None or not block.is_contiguous() or (file := open_storage(block, os.O_RDONLY)) is None:
+        return
+    try:
+        os.posix_fadvise(file, found[3], found[4] - found[3], os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(file)
+
+
 def read(block: Tensor, target: torch.Tensor, storages: _torch_storages.Storages) -> None:
     """Copy a block of a tensor of a store into a tensor. `storages` are the mappings of earlier blocks."""
     found = block._file_range

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+from collections import deque
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ from .._snapshots import SnapshotView
 from .._store import Store, open
 from .._stridemap import Tensor
 from . import _saves, _shards
+
+#: How many blocks are read ahead.
+_BLOCKS_AHEAD = 2
 
 
 class StoreReader(StorageReader):
@@ -135,21 +139,32 @@ class StoreReader(StorageReader):
         >>> StoreReader("x.smap").read_data(LoadPlan([]), dcp.DefaultLoadPlanner()).wait()
         """
         storages: _torch_storages.Storages = {}
+        # The disk reads the next block while one is copied.
+        later = (self._block(item) for item in plan.items if item.type != LoadItemType.BYTE_IO)
+        blocks: deque[Tensor] = deque()
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 saved = self._names[_saves.VALUES + item.storage_index.fqn]
                 planner.load_bytes(item, io.BytesIO(saved.copy().numpy().tobytes()))
                 continue
+            while len(blocks) <= _BLOCKS_AHEAD and (block := next(later, None)) is not None:
+                _shards.announce(block)
+                blocks.append(block)
             target = planner.resolve_tensor(item).detach()
-            saved = self._names[item.storage_index.fqn]
-            _check(item, saved, target)
+            _check(item, self._names[item.storage_index.fqn], target)
+            block = blocks.popleft()
             if target.numel():
-                block = saved[tuple(slice(at, at + size) for at, size in zip(item.storage_offsets, item.lengths, strict=True))]
                 _shards.read(block, target, storages)
             planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def _block(self, item: ReadItem) -> Tensor:
+        """Return the elements that an item of a plan asks for."""
+        whole = self._names[item.storage_index.fqn]
+        block: Tensor = whole[tuple(slice(at, at + size) for at, size in zip(item.storage_offsets, item.lengths, strict=True))]
+        return block
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
@@ -97,7 +97,10 @@ class StoreWriter(StorageWriter):
             raise _errors.make("InvalidArgument", f"StoreWriter: {message}; give no planner with enable_plan_caching=True")
         tag, self._tag = self._tag, self._own_tag
         save = self._save = _saves.Save(self._place, tag, self._replace, plans)
-        return [dataclasses.replace(plan, storage_data=(save.id, save.places_of(plan))) for plan in plans]
+        return [
+            dataclasses.replace(plan, items=_rotated(plan.items, rank / len(plans)), storage_data=(save.id, save.places_of(plan)))
+            for rank, plan in enumerate(plans)
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write the shards of this rank. `torch.distributed.checkpoint` calls this.
@@ -155,3 +158,9 @@ class StoreWriter(StorageWriter):
         True
         """
         return isinstance(checkpoint_id, str) and bool(checkpoint_id)
+
+
+def _rotated(items: list[WriteItem], fraction: float) -> list[WriteItem]:
+    """Return items that begin elsewhere. A file takes one write at a time, so ranks do not all begin with the same."""
+    first = int(len(items) * fraction)
+    return items[first:] + items[:first]

@@ -38,6 +38,7 @@ pub mod faults;
 mod file_store;
 mod object;
 mod payload;
+mod received;
 mod redact;
 mod requests;
 mod runtime;
@@ -233,6 +234,29 @@ impl Client {
         let (owned, connection) = (name.to_owned(), Arc::clone(&self.connection));
         let result = self.transfer(async move { connection.get_range(&owned, range).await })?;
         result.map_err(|failed| self.error(failed, "read", name))
+    }
+
+    /// Reads the first `length_bytes` of an object, which are usually all, and passes the pieces to `sink` as they arrive. An
+    /// error of `sink` ends the request, and is returned. Otherwise as [`get_range`](Self::get_range).
+    pub(crate) fn stream(
+        &self,
+        name: &str,
+        length_bytes: u64,
+        sink: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<()> {
+        let (owned, connection, permits) =
+            (name.to_owned(), Arc::clone(&self.connection), Arc::clone(&self.permits));
+        let request = |to| async move {
+            let _permit = permits.acquire().await;
+            connection.send(&owned, length_bytes, to).await
+        };
+        let result = self.threads.wait_for_pieces(self.check.as_ref(), request, sink)?;
+        result.map_err(|failed| self.error(failed, "read", name))
+    }
+
+    /// Returns how many more requests could run now.
+    pub(crate) fn idle_jobs(&self) -> usize {
+        self.permits.available_permits()
     }
 
     /// Reads ranges as [`get_range`](Self::get_range) does, at the same time. The results are in the order of `parts`. If

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Runtime};
 
@@ -60,33 +61,60 @@ impl Threads {
         check: Option<&Check>,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
+        self.wait_for_pieces(check, |_| future, &mut |_| Ok(()))
+    }
+
+    /// Like [`wait`](Self::wait), and passes what the future sends to `sink` meanwhile. An error of `sink` also ends the
+    /// future, and is returned.
+    pub(super) fn wait_for_pieces<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        check: Option<&Check>,
+        future: impl FnOnce(PieceSender) -> F,
+        sink: &mut dyn FnMut(Bytes) -> Result<()>,
+    ) -> Result<T> {
         if process::id() != self.process_id {
             return Err(Error::new(
                 ErrorKind::Stale,
                 "use a remote: it was opened by the parent of this forked process; open it again",
             ));
         }
-        let (sender, receiver) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::channel();
+        let pieces = sender.clone();
+        let future = future(PieceSender(Box::new(move |piece| pieces.send(Event::Piece(piece)).is_ok())));
         let task = self.runtime.spawn(async move {
             // The receiver is gone after an interrupt.
-            let _ = sender.send(future.await);
+            let _ = sender.send(Event::End(future.await));
         });
         loop {
-            match receiver.recv_timeout(CHECK_INTERVAL) {
-                Ok(value) => return Ok(value),
-                Err(RecvTimeoutError::Timeout) => {
-                    if let Some(Err(error)) = check.map(|check| check()) {
-                        task.abort();
-                        return Err(error);
-                    }
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::new(
-                        ErrorKind::Io,
-                        "send a request: its thread panicked, which is a bug of stridemap",
-                    ));
-                }
+            let result = match receiver.recv_timeout(CHECK_INTERVAL) {
+                Ok(Event::Piece(piece)) => sink(piece),
+                Ok(Event::End(value)) => return Ok(value),
+                Err(RecvTimeoutError::Timeout) => check.map_or(Ok(()), |check| check()),
+                Err(RecvTimeoutError::Disconnected) => Err(Error::new(
+                    ErrorKind::Io,
+                    "send a request: its thread panicked, which is a bug of stridemap",
+                )),
+            };
+            if let Err(error) = result {
+                task.abort();
+                return Err(error);
             }
         }
+    }
+}
+
+enum Event<T> {
+    Piece(Bytes),
+    End(T),
+}
+
+/// Sends pieces of an answer to the thread that waits for it. They wait in memory, up to a whole answer: if they waited in
+/// the sockets, the kernel would spend as much time on moving them together there as on all else.
+pub(super) struct PieceSender(Box<dyn Fn(Bytes) -> bool + Send + Sync>);
+
+impl PieceSender {
+    /// Returns false if nobody waits for it any more.
+    pub(super) fn send(&self, piece: Bytes) -> bool {
+        (self.0)(piece)
     }
 }

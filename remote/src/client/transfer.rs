@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOptions};
@@ -15,8 +15,10 @@ use super::attempts::{self, Failed, Pace, Volume};
 use super::failure::{Failure, Trouble};
 use super::object::{Object, ObjectInfo, Put, Version};
 use super::payload::Payload;
+use super::received::Received;
 use super::redact::Secrets;
 use super::requests::{Counters, Kind};
+use super::runtime::PieceSender;
 
 /// A connection to a store: all that a request needs.
 #[derive(Debug)]
@@ -52,10 +54,47 @@ impl Connection {
 
     /// Returns a range whose object must have it.
     pub(super) async fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, Failed> {
-        let length = range.end.saturating_sub(range.start);
-        let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
-        let failed = match self.get(name, options, length).await {
-            Ok(object) => return Ok(object.bytes),
+        let received = Received::default();
+        self.receive_range(name, range, &received, false).await?;
+        Ok(received.take())
+    }
+
+    /// Reads a range from the beginning of an object, usually to its end, and sends the pieces as they arrive.
+    pub(super) async fn send(&self, name: &str, length: u64, to: PieceSender) -> Result<(), Failed> {
+        self.receive_range(name, 0..length, &Received::sending(to), true).await
+    }
+
+    /// Receives a range. Each attempt goes on where the last one ended, so that a long range also arrives over a connection
+    /// that breaks often. If the object probably `ends` with the range, it is asked for as a whole, which is less work for
+    /// some servers.
+    async fn receive_range(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        received: &Received,
+        ends: bool,
+    ) -> Result<(), Failed> {
+        let (path, length) = (&self.path(name)?, range.end.saturating_sub(range.start));
+        let volume = &Volume::received(length);
+        let attempt = || async {
+            let rest = range.start.saturating_add(received.received_bytes())..range.end;
+            if rest.is_empty() {
+                return Ok(());
+            }
+            if ends && rest.start == 0 {
+                match self.receive(path, &GetOptions::default(), received, (length, volume)).await {
+                    Err(failure) if failure.trouble == Trouble::TooLong => {}
+                    result => return result.map(drop),
+                }
+            }
+            let options = GetOptions { range: Some(GetRange::Bounded(rest)), ..GetOptions::default() };
+            self.receive(path, &options, received, (length, volume)).await.map(drop)
+        };
+        let failed = match self.repeat(volume, attempt).await {
+            Ok(()) if received.received_bytes() < length => {
+                return Err(beyond_end(received.received_bytes(), &range).into());
+            }
+            Ok(()) => return Ok(()),
             Err(failed) => failed,
         };
         // Not every store says that the range is the reason, and some say it without the length.
@@ -182,6 +221,23 @@ impl Connection {
         limit_bytes: u64,
         volume: &Volume<'_>,
     ) -> Result<Object, Failure> {
+        let received = Received::default();
+        let meta = self.receive(path, options, &received, (limit_bytes, volume)).await?;
+        Ok(Object {
+            bytes: received.take(),
+            version: Version::of_object(&meta),
+            modified: meta.last_modified.into(),
+        })
+    }
+
+    /// Makes one request, and adds its answer to what was received before, which together has at most `limit_bytes`.
+    async fn receive(
+        &self,
+        path: &ObjectPath,
+        options: &GetOptions,
+        received: &Received,
+        (limit_bytes, volume): (u64, &Volume<'_>),
+    ) -> Result<ObjectMeta, Failure> {
         self.counters.count(Kind::Get);
         let answer = self.wait(self.store.get_opts(path, options.clone())).await?;
         let answer = answer.map_err(|e| self.failure(&e))?;
@@ -191,21 +247,21 @@ impl Connection {
         {
             return Err(beyond_end(meta.size, expected));
         }
-        let length = range.end.saturating_sub(range.start);
+        let length = received.received_bytes().saturating_add(range.end.saturating_sub(range.start));
         if length > limit_bytes {
             let text = format!("it has {length} bytes, and at most {limit_bytes} are read");
             return Err(Failure::new(Trouble::TooLong, text));
         }
+        received.begin(Version::of_object(&meta), length)?;
         let mut pieces = answer.into_stream();
-        let mut bytes = Pieces::default();
         while let Some(piece) = self.wait(pieces.next()).await? {
             let piece = piece.map_err(|e| self.failure(&e))?;
             self.counters.count_received(piece.len());
             volume.count(piece.len() as u64);
-            bytes.push(piece, length)?;
+            received.push(piece)?;
         }
-        let bytes = bytes.finish(length)?;
-        Ok(Object { bytes, version: Version::of_object(&meta), modified: meta.last_modified.into() })
+        received.check_whole()?;
+        Ok(meta)
     }
 
     async fn list_once(&self, path: &ObjectPath, volume: &Volume<'_>) -> Result<Vec<ObjectInfo>, Failure> {
@@ -228,47 +284,6 @@ impl Connection {
             }
         }
         Ok(listed)
-    }
-}
-
-/// The pieces of an answer. One piece is not copied.
-#[derive(Default)]
-struct Pieces {
-    first: Bytes,
-    all: Option<BytesMut>,
-}
-
-impl Pieces {
-    fn push(&mut self, piece: Bytes, length: u64) -> Result<(), Failure> {
-        let received = self.all.as_ref().map_or(self.first.len(), BytesMut::len);
-        if (received as u64).saturating_add(piece.len() as u64) > length {
-            return Err(Failure::new(
-                Trouble::Cut,
-                format!("more than the announced {length} bytes arrived"),
-            ));
-        }
-        if let Some(all) = &mut self.all {
-            all.extend_from_slice(&piece);
-        } else if self.first.is_empty() {
-            self.first = piece;
-        } else {
-            let mut all = BytesMut::with_capacity(usize::try_from(length).unwrap_or(0));
-            all.extend_from_slice(&self.first);
-            all.extend_from_slice(&piece);
-            self.all = Some(all);
-        }
-        Ok(())
-    }
-
-    fn finish(self, length: u64) -> Result<Bytes, Failure> {
-        let bytes = self.all.map_or(self.first, BytesMut::freeze);
-        match bytes.len() as u64 == length {
-            true => Ok(bytes),
-            false => {
-                let text = format!("only {} of {length} bytes arrived", bytes.len());
-                Err(Failure::new(Trouble::Cut, text))
-            }
-        }
     }
 }
 

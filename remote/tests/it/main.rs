@@ -17,6 +17,7 @@ mod history;
 mod in_place;
 mod jobs;
 mod local_changes;
+mod long_objects;
 mod overtaken;
 mod plans;
 mod requests;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stridemap_format::{CHUNK_BYTES, Digest, RecordKind, Sealed, StorageRecord, digest, full_chunk_count};
 
@@ -147,14 +147,21 @@ impl StorageWriter {
         let Mutability::Sealed(sealing) = &mut self.mutability else { return Ok(()) };
         let (file, path) = (self.staged.file(), self.staged.path());
         let useful = usize::try_from(full_chunk_count(length_bytes)).unwrap_or(MAX_READ_THREADS);
+        // Used again: the first write to each page of a new one costs more than the digest.
+        let buffers: Mutex<Vec<Vec<u8>>> = Mutex::default();
+        let unused = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
         parallel::in_order(
             parallel::thread_count(useful.min(MAX_READ_THREADS)),
             |push| (0..length_bytes).step_by(CHUNK).try_for_each(push),
             |start_bytes| {
-                let mut chunk = zeroed((length_bytes - start_bytes).min(CHUNK_BYTES) as usize)?;
-                let read = file.read_exact_at(&mut chunk, start_bytes);
-                read.doing("read storage", path)?;
-                Ok((digest(&chunk), chunk.len() as u64))
+                let bytes = (length_bytes - start_bytes).min(CHUNK_BYTES);
+                let found = unused().pop();
+                let mut buffer = found.map_or_else(|| zeroed(length_bytes.min(CHUNK_BYTES) as usize), Ok)?;
+                let chunk = buffer.split_at_mut(bytes as usize).0;
+                file.read_exact_at(chunk, start_bytes).doing("read storage", path)?;
+                let digest = digest(chunk);
+                unused().push(buffer);
+                Ok((digest, bytes))
             },
             |read: Result<_>| {
                 let (digest, bytes) = read?;
@@ -188,6 +195,21 @@ impl StorageWriter {
         Ok(())
     }
 
+    /// Starts to write to disk what others have written, if it will be synced.
+    pub(crate) fn start_writeback(&self) -> Result<()> {
+        match (&self.mutability, self.staged.file().as_file(), &self.writeback) {
+            (Mutability::Sealed(Sealing { is_left_to_others: true, .. }), Some(file), Some(_)) => {
+                start_writeback(file, 0..self.written_bytes).doing("write storage", self.path())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the file is one of the system, and not of a simulation.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.staged.file().as_file().is_some()
+    }
+
     /// Digests what others have written.
     fn digest_what_others_wrote(&mut self) -> Result<()> {
         let (length_bytes, path) = (self.written_bytes, self.staged.path());
@@ -199,10 +221,6 @@ impl StorageWriter {
                 path.display()
             );
             return Err(Error::new(ErrorKind::SizeMismatch, message));
-        }
-        if let (Some(file), Some(_)) = (self.staged.file().as_file(), &self.writeback) {
-            // It is written to disk while it is digested.
-            start_writeback(file, 0..length_bytes).doing("write storage", path)?;
         }
         self.digest_file(length_bytes, &mut |_| ())
     }

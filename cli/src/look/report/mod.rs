@@ -71,8 +71,8 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
         let (replacing, read) = (if file.exists { ", replacing it" } else { "" }, HumanBytes(read_bytes));
         return Ok(writeln!(out, "would write {file_name}{replacing}: {tensors}; would read {read}")?);
     }
-    let summary = Summary::of(&input)?;
     let maps = StorageMap::read_all(&input)?;
+    let summary = Summary::of(&input, Some(&maps))?;
     let elements = Elements::read(&input, &infos, &read, max_bytes, advance("report", read_bytes));
     let page = Page::new(&input, &summary, &infos, &maps, &elements);
     let size_bytes = file.write(|file| page.write(file))?;

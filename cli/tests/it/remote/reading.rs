@@ -43,7 +43,8 @@ const LOOKING: [&[&str]; 25] = [
     &["tag", "--json", "STORE"],
     &["attr", "list", "STORE"],
     &["attr", "get", "STORE@v2", "unit", "--of", "points"],
-    &["du", "STORE", "points"],
+    // What a removal frees is not known of a URL.
+    &["du", "STORE@v1", "points"],
     &["du", "STORE@v1"],
 ];
 

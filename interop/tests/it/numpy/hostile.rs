@@ -106,5 +106,10 @@ fn import_detects_a_wrong_checksum_and_commits_nothing() {
         assert_eq!(error.kind(), ErrorKind::BadFile);
         assert!(error.to_string().contains("\"bad.npy\" of the zip file is damaged"), "{error}");
         assert!(place.store.names().unwrap().is_empty());
+        // So do reads of one tensor.
+        let file = ForeignFile::open(place.path("x.npz")).unwrap();
+        assert!(file.write_elements("good", &mut |_| Ok(())).is_ok());
+        let error = file.write_elements("bad", &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadFile, "{error}");
     }
 }

@@ -117,6 +117,21 @@ fn import_all(folder: &str) -> usize {
         let said = serde_json::from_slice(&fs::read(path.with_extension("json")).unwrap()).unwrap();
         assert_holds(&store, &said, path, stem(path));
         assert!(store.verify(|_| ()).unwrap().findings.is_empty());
+        let file = ForeignFile::open(path).unwrap();
+        for info in file.tensors() {
+            let mut bytes = Vec::new();
+            file.write_elements(&info.name, &mut |piece| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            })
+            .unwrap();
+            assert!(
+                bytes == file.load(&info.name).unwrap().to_bytes().unwrap(),
+                "{}: {}",
+                path.display(),
+                info.name
+            );
+        }
     }
     files.len()
 }

@@ -1,52 +1,74 @@
-//! `export`: writes tensors to a file in another format, or to a copy of the store.
+//! `export`: writes tensors of stores and files to a file in another format, or copies a store.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+mod sources;
+mod store_copy;
+mod words;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::HumanBytes;
 use serde_json::json;
-use stridemap::{ErrorKind, Snapshot, Store, Tensor};
+use stridemap::{ErrorKind, Tensor};
 use stridemap_interop::npz::Packing;
-use stridemap_interop::{npy, npz, safetensors};
+use stridemap_interop::{gguf, npy, npz, safetensors};
 
-use super::plan::info;
-use super::shared_bytes;
 use super::stdin::PIPE;
-use crate::args::{Existing, External};
+use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result, output_error};
 use crate::history::split;
 use crate::in_place::Outputs;
-use crate::input::{open_at, stored_bytes};
 use crate::names::{names, one_line, quoted};
 use crate::output_file::{check_parent_dir, check_replaceable};
 use crate::remote::shown;
-use crate::ui::{advance, counted, examples, loaded_record, message, short_record, write_json};
+use crate::ui::{advance, counted, examples, loaded_record, message, write_json};
+use sources::Sources;
+use store_copy::copy;
+use words::Words;
 
-/// Write tensors to a file, or copy a store that is in use
+pub(crate) use words::is_output;
+
+/// Write tensors of stores and files to a file, or copy a store that is in use
 ///
-/// Elements are written to other formats without being verified; run verify first to find damage.
+/// OUT is the last word that ends with .safetensors, .gguf, .npy, .npz or .smap; what comes before it is read, and what
+/// comes after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped arrays
+/// are first unpacked into temporary files, in the directory that TMPDIR names.
+///
+/// Elements of a store are written to other formats without being verified; run verify first to find damage.
 ///
 /// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. With --tags, it contains
 /// the newest generation and all tagged ones. The copy has its own uuid, and shares blocks with the store where the file
 /// system supports it. It is verified while it is made; damage is an error. COPY.smap must not exist. A killed export
 /// leaves a .stage-* directory beside the path of the copy; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.smap copy.smap", "export model.smap copy.smap --tags"]))]
+#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export a.safetensors b.safetensors merged.safetensors", "export model.smap copy.smap --tags"]))]
+#[command(override_usage = "stridemap export [OPTIONS] <FROM>... <OUT> [NAME]...")]
 pub(crate) struct ExportArgs {
-    /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
-    pub(crate) store: PathBuf,
-    /// The file to write; its extension selects the format: .safetensors, .npy, .npz, or .smap for a copy of the store.
-    /// - is standard output
-    pub(crate) out: PathBuf,
-    /// The tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all if none is named
-    #[arg(value_name = "NAME")]
-    pub(crate) names: Vec<String>,
+    /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format; several are merged
+    #[arg(value_name = "FROM")]
+    source: PathBuf,
+    /// The file to write, whose extension selects the format: .safetensors, .gguf, .npy, .npz, or .smap for a copy of the
+    /// store; - is standard output. Then the tensors to write, by name, by glob ('*.weight') or by prefix ('encoder.'); all
+    /// if none is named
+    #[arg(required = true, value_name = "OUT NAME")]
+    words: Vec<OsString>,
+    #[command(flatten)]
+    options: ExportOptions,
+}
+
+#[derive(clap::Args)]
+struct ExportOptions {
     /// Write the tensors whose names begin with P, with P removed from their names, and the attributes of P
-    #[arg(long, value_name = "P", default_value = "", hide_default_value = true, conflicts_with = "names")]
-    pub(crate) prefix: String,
+    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Leave out what cannot be read in a file, and print the names; without this, such a file is refused
+    #[arg(long)]
+    skip_unreadable: bool,
+    #[command(flatten)]
+    reading: Reading,
     /// Copy all tags, too, and what they keep, to a copy of the store
     #[arg(long)]
     tags: bool,
@@ -55,31 +77,61 @@ pub(crate) struct ExportArgs {
     format: Option<Format>,
     /// The order of elements in .npy and .npz
     #[arg(long, value_enum, default_value_t = Order::C)]
-    pub(crate) order: Order,
+    order: Order,
     /// Compress the arrays of an .npz file
     #[arg(long)]
     compress: bool,
     /// Split a .safetensors model into files of at most SIZE bytes of elements, with an index: 5GB, 500MB, 1GiB
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_size)]
-    pub(crate) max_shard_size: Option<u64>,
+    max_shard_size: Option<u64>,
     /// Print one JSON object, if the output is a file
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    pub(crate) existing: Existing,
+    existing: Existing,
     #[command(flatten)]
-    pub(crate) external: External,
+    external: External,
 }
 
 impl ExportArgs {
     /// Whether standard output is the file to write.
     pub(crate) fn is_piped(&self) -> bool {
+        Words::of(&self.words).out == PIPE
+    }
+}
+
+/// The arguments, with what the words stand for.
+struct Export<'a> {
+    options: &'a ExportOptions,
+    sources: Vec<&'a Path>,
+    out: &'a Path,
+    names: Vec<String>,
+}
+
+impl<'a> Export<'a> {
+    fn of(args: &'a ExportArgs) -> Result<Self> {
+        let Words { sources, out, names } = Words::of(&args.words);
+        let name = |name: &OsString| {
+            let why = || Error::Refused(format!("export: the name {name:?} is not UTF-8"));
+            name.to_str().map(str::to_owned).ok_or_else(why)
+        };
+        let names: Vec<String> = names.iter().map(name).collect::<Result<_>>()?;
+        if !names.is_empty() && !args.options.prefix.is_empty() {
+            return Err(Error::Refused(
+                "export: --prefix cannot be used with names; leave out one of both".to_owned(),
+            ));
+        }
+        let sources = [args.source.as_path()].into_iter().chain(sources.iter().map(Path::new)).collect();
+        Ok(Export { options: &args.options, sources, out: Path::new(out), names })
+    }
+
+    fn is_piped(&self) -> bool {
         self.out.as_os_str() == PIPE
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
+enum Order {
     /// Row-major
     #[value(name = "C", alias = "c")]
     C,
@@ -92,6 +144,7 @@ pub(crate) enum Order {
 enum Format {
     Npy,
     Safetensors,
+    Gguf,
     #[value(skip)]
     Npz,
     #[value(skip)]
@@ -100,21 +153,22 @@ enum Format {
 
 impl Format {
     /// Returns the format that the options select.
-    fn of(args: &ExportArgs) -> Result<Self> {
-        let out = &args.out;
+    fn of(args: &Export<'_>) -> Result<Self> {
+        let out = args.out;
         if args.is_piped() {
             // npz and stores cannot be piped.
-            return Ok(args.format.unwrap_or(Format::Safetensors));
+            return Ok(args.options.format.unwrap_or(Format::Safetensors));
         }
         let argument_hint = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
         match out.extension().and_then(OsStr::to_str) {
             Some("smap") => Ok(Format::Store),
             Some("safetensors") => Ok(Format::Safetensors),
+            Some("gguf") => Ok(Format::Gguf),
             Some("npy") => Ok(Format::Npy),
             Some("npz") => Ok(Format::Npz),
             _ => {
-                let why = "the extension selects the format and must be .safetensors, .npy, .npz, or .smap for a copy \
-                           of the store";
+                let why = "the extension selects the format and must be .safetensors, .gguf, .npy, .npz, or .smap \
+                           for a copy of the store";
                 Err(Error::at("export", out, format_args!("{why}{argument_hint}")))
             }
         }
@@ -122,24 +176,26 @@ impl Format {
 }
 
 pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
+    let args = &Export::of(args)?;
     check_pipe(args)?;
     let format = Format::of(args)?;
     check_tags(args, format)?;
     if !args.is_piped() {
-        check_parent_dir("export", &args.out)?;
+        check_parent_dir("export", args.out)?;
     }
-    let (store, snapshot) = open_at(&args.external.options(), &args.store)?;
-    let names = names(&args.names, &snapshot)?;
+    let sources = Sources::open(args)?;
+    sources.check_readable(args)?;
+    let names = names(&args.names, &sources)?;
     check_flags(args, format)?;
     if matches!(format, Format::Store) {
-        return copy(args, &names, (&store, &snapshot), out);
+        return copy(args, &names, sources.only_store(args.out)?, out);
     }
-    let tensors = load(args, &names, &snapshot)?;
-    let attributes = snapshot.attributes(&args.prefix);
+    let tensors = sources.load(&args.options.prefix, &names)?;
+    let attributes = sources.attributes(&args.options.prefix);
     check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let files = files(args, format, &tensors)?;
-    let is_replacing = check_files(args, &files, &tensors, (store.path(), &snapshot))?;
+    let is_replacing = check_files(args, &files, &tensors, &sources)?;
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
     let record = || {
         let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
@@ -147,16 +203,16 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             loaded_record(name, tensor.dtype(), tensor.size(), tensor.nbytes())
         };
         let tensors: Vec<_> = tensors.iter().map(record).collect();
-        json!({ "is_dry_run": args.existing.is_dry_run(), "files": files, "tensor_count": tensors.len(),
+        json!({ "is_dry_run": args.options.existing.is_dry_run(), "files": files, "tensor_count": tensors.len(),
             "nbytes": size_bytes, "tensors": tensors })
     };
-    if args.existing.is_dry_run() {
-        if args.json {
+    if args.options.existing.is_dry_run() {
+        if args.options.json {
             return write_json(out, record());
         }
         let replacing = if is_replacing { ", replacing it" } else { "" };
         let shards = if files.len() > 1 { " and its shards" } else { "" };
-        let file = one_line(&files.last().unwrap_or(&args.out).to_string_lossy());
+        let file = one_line(&files.last().map_or(args.out, PathBuf::as_path).to_string_lossy());
         writeln!(out, "would write {file}{shards}{replacing}: {contents}")?;
         for (name, tensor) in &tensors {
             writeln!(out, "  {}, {} {:?}", quoted(name), tensor.dtype(), tensor.size())?;
@@ -164,10 +220,11 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     let progress = advance("export", size_bytes);
-    let written = write(args, format, &tensors, &attributes, out, progress);
+    let texts = Texts { attributes: &attributes, types: &sources.gguf_types(&args.options.prefix, &tensors) };
+    let written = write(args, format, &tensors, texts, out, progress);
     let (shard_count, changed_names) = written.map_err(|e| match e.kind() {
         _ if args.is_piped() => output_error(e),
-        ErrorKind::AlreadyExists if !args.existing.force => {
+        ErrorKind::AlreadyExists if !args.options.existing.force => {
             Error::Refused(format!("{e}; --force replaces it"))
         }
         _ => e.into(),
@@ -178,18 +235,12 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             "note: {name} is named {array} in the file: as a path, its name could lead anywhere"
         ));
     }
-    let infos: Vec<_> = match names.is_empty() {
-        true => snapshot.iter_tensors(&args.prefix)?.collect(),
-        false => names.iter().filter_map(|name| info(&snapshot, name).transpose()).collect(),
-    };
-    if let Some(note) = shared_bytes::note(infos)? {
-        message(&note);
-    }
+    sources.note_shared_bytes(&args.options.prefix, &names)?;
     let path = if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() };
     let shards =
         if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() };
     message(&format!("exported {contents}, to {path}{shards}"));
-    if args.json {
+    if args.options.json {
         write_json(out, record())?;
     }
     note_other_model(args, format, shard_count > 1);
@@ -197,8 +248,8 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// Says that a single file and a model in shards exist at once: some programs load one, and some the other.
-fn note_other_model(args: &ExportArgs, format: Format, is_sharded: bool) {
-    let mut other = args.out.clone();
+fn note_other_model(args: &Export<'_>, format: Format, is_sharded: bool) {
+    let mut other = args.out.to_path_buf();
     if !is_sharded {
         other.as_mut_os_string().push(".index.json");
     }
@@ -208,35 +259,29 @@ fn note_other_model(args: &ExportArgs, format: Format, is_sharded: bool) {
     }
 }
 
-/// Loads the named tensors, or all tensors whose names begin with the prefix. Removes the prefix from their names.
-fn load(args: &ExportArgs, names: &BTreeSet<String>, snapshot: &Snapshot) -> Result<Vec<(String, Tensor)>> {
-    let named = |name: &String| Ok((name.clone(), snapshot.load(name)?));
-    let tensors: stridemap::Result<Vec<(String, Tensor)>> = if names.is_empty() {
-        let without_prefix =
-            |(name, tensor): (String, Tensor)| (name[args.prefix.len()..].to_owned(), tensor);
-        snapshot.iter_loaded(&args.prefix)?.map(|entry| entry.map(without_prefix)).collect()
-    } else {
-        names.iter().map(named).collect()
-    };
-    Ok(tensors?)
-}
-
 /// Refuses tensors that the file cannot hold, and a prefix that selects nothing.
 fn check_contents(
-    args: &ExportArgs,
+    args: &Export<'_>,
     format: Format,
     tensors: &[(String, Tensor)],
     has_attributes: bool,
 ) -> Result<()> {
-    let refused = |why| Err(Error::at("export", &args.out, why));
+    let refused = |why| Err(Error::at("export", args.out, why));
     let is_npy = matches!(format, Format::Npy);
-    let writes_attributes = matches!(format, Format::Safetensors) && has_attributes;
+    let writes_attributes = matches!(format, Format::Safetensors | Format::Gguf) && has_attributes;
     if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
-        let what = format!("the tensor {:?} has no name without the prefix", args.prefix);
-        return refused(format!("{what}; use a longer name or a shorter prefix"));
+        let prefix = &args.options.prefix;
+        return match prefix.as_str() {
+            "" => refused(
+                "a tensor has no name; import the file with --rename =NEW, and export the store".to_owned(),
+            ),
+            _ => refused(format!(
+                "the tensor {prefix:?} has no name without the prefix; use a longer name or a shorter prefix"
+            )),
+        };
     }
-    if tensors.is_empty() && !writes_attributes && !args.prefix.is_empty() {
-        let why = format!("no name begins with {:?}; ls lists the names", args.prefix);
+    if tensors.is_empty() && !writes_attributes && !args.options.prefix.is_empty() {
+        let why = format!("no name begins with {:?}; ls lists the names", args.options.prefix);
         return Err(Error::NoMatch(format!("export {}: {why}", args.out.display())));
     }
     if is_npy && tensors.len() != 1 {
@@ -247,9 +292,9 @@ fn check_contents(
 }
 
 /// Returns the options for a safetensors file.
-fn model<'a>(args: &ExportArgs, attributes: &'a BTreeMap<String, String>) -> safetensors::Export<'a> {
-    let export = safetensors::Export::new().metadata(attributes).on_existing(args.existing.policy());
-    match args.max_shard_size {
+fn model<'a>(args: &Export<'_>, attributes: &'a BTreeMap<String, String>) -> safetensors::Export<'a> {
+    let export = safetensors::Export::new().metadata(attributes).on_existing(args.options.existing.policy());
+    match args.options.max_shard_size {
         Some(max_shard_bytes) => export.max_shard_bytes(max_shard_bytes),
         None => export,
     }
@@ -257,54 +302,72 @@ fn model<'a>(args: &ExportArgs, attributes: &'a BTreeMap<String, String>) -> saf
 
 /// Returns the paths of the files to write. The last one is that by which the tensors are opened: the index, if they
 /// are split into shards.
-fn files(args: &ExportArgs, format: Format, tensors: &[(String, Tensor)]) -> Result<Vec<PathBuf>> {
+fn files(args: &Export<'_>, format: Format, tensors: &[(String, Tensor)]) -> Result<Vec<PathBuf>> {
     match format {
         _ if args.is_piped() => Ok(Vec::new()),
-        Format::Safetensors => Ok(model(args, &BTreeMap::new()).paths(&args.out, tensors)?),
-        _ => Ok(vec![args.out.clone()]),
+        Format::Safetensors => Ok(model(args, &BTreeMap::new()).paths(args.out, tensors)?),
+        _ => Ok(vec![args.out.to_path_buf()]),
     }
 }
 
 /// Refuses to replace a file unless `--force` is given, and always one that a store uses in place. Returns whether a
 /// file is replaced.
 fn check_files(
-    args: &ExportArgs,
+    args: &Export<'_>,
     files: &[PathBuf],
     tensors: &[(String, Tensor)],
-    store: (&Path, &Snapshot),
+    sources: &Sources,
 ) -> Result<bool> {
     let mut is_replacing = false;
     // The index is named first.
     for file in files.last().into_iter().chain(files) {
-        is_replacing |= check_replaceable("export", file, args.existing.force)?;
+        is_replacing |= check_replaceable("export", file, args.options.existing.force)?;
     }
     let names = tensors.iter().map(|(name, _)| name.as_str()).collect();
-    Outputs { command: "export", paths: files, names }.check_stores(Some(store))?;
+    let outputs = Outputs { command: "export", paths: files, names };
+    sources.iter().try_for_each(|input| outputs.check(input))?;
     Ok(is_replacing)
+}
+
+/// What is written beside the tensors, if the format has it.
+#[derive(Clone, Copy)]
+struct Texts<'a> {
+    attributes: &'a BTreeMap<String, String>,
+    /// The types of tensors that no dtype has, by name in the file.
+    types: &'a BTreeMap<String, String>,
 }
 
 /// Writes the tensors. Returns the number of files with elements, and the names that had to be changed.
 fn write(
-    args: &ExportArgs,
+    args: &Export<'_>,
     format: Format,
     tensors: &[(String, Tensor)],
-    attributes: &BTreeMap<String, String>,
+    texts: Texts<'_>,
     out: &mut impl Write,
     progress: impl FnMut(u64),
 ) -> stridemap::Result<(usize, Vec<(String, String)>)> {
-    let (path, existing) = (&args.out, args.existing.policy());
-    let order = match args.order {
+    let (path, existing) = (args.out, args.options.existing.policy());
+    let order = match args.options.order {
         Order::C => stridemap_interop::Order::C,
         Order::F => stridemap_interop::Order::F,
     };
     match (format, tensors) {
         (Format::Safetensors, _) => {
-            let export = model(args, attributes);
+            let export = model(args, texts.attributes);
             if args.is_piped() {
                 export.write_to(out, tensors, progress)?;
             } else {
                 // Several files are shards and an index.
                 return Ok((export.write(path, tensors, progress)?.len().max(2) - 1, Vec::new()));
+            }
+        }
+        (Format::Gguf, _) => {
+            let export = gguf::Export::new().metadata(texts.attributes).types(texts.types);
+            let export = export.on_existing(existing);
+            if args.is_piped() {
+                export.write_to(out, tensors, progress)?;
+            } else {
+                export.write(path, tensors, progress)?;
             }
         }
         (Format::Npy, [(_, tensor)]) => {
@@ -316,7 +379,7 @@ fn write(
             }
         }
         (Format::Npz, _) => {
-            let packing = if args.compress { Packing::Deflated } else { Packing::Stored };
+            let packing = if args.options.compress { Packing::Deflated } else { Packing::Stored };
             let export = npz::Export::new().order(order).packing(packing);
             return Ok((1, export.on_existing(existing).write(path, tensors, progress)?));
         }
@@ -325,75 +388,12 @@ fn write(
     Ok((1, Vec::new()))
 }
 
-/// Copies the store, or some of its tensors, to a new path.
-fn copy(
-    args: &ExportArgs,
-    names: &BTreeSet<String>,
-    (store, snapshot): (&Store, &Snapshot),
-    out: &mut impl Write,
-) -> Result<()> {
-    if args.out.symlink_metadata().is_ok() {
-        let why = "the path exists, and a store is never replaced; choose a different path";
-        return Err(Error::at("export", &args.out, why));
-    }
-    let record = || {
-        let mut tensors = Vec::new();
-        for info in snapshot.iter_tensors("")? {
-            let info = info?;
-            if names.is_empty() || names.contains(&info.name) {
-                tensors.push(short_record(&info.name, &info.header));
-            }
-        }
-        let nbytes =
-            tensors.iter().filter_map(|tensor| tensor["nbytes"].as_u64()).fold(0, u64::saturating_add);
-        Ok::<_, Error>(
-            json!({ "is_dry_run": args.existing.is_dry_run(), "files": [args.out.to_string_lossy()],
-            "tensor_count": tensors.len(), "nbytes": nbytes, "tensors": tensors }),
-        )
-    };
-    if args.existing.is_dry_run() {
-        let count = if names.is_empty() { snapshot.names()?.len() } else { names.len() };
-        names.iter().try_for_each(|name| snapshot.load(name).map(drop))?;
-        if args.json {
-            return write_json(out, record()?);
-        }
-        let count = counted(count as u64, "tensor");
-        let path = one_line(&args.out.to_string_lossy());
-        let tags = if args.tags { with_tags(store.tags()?.len() as u64) } else { String::new() };
-        return Ok(writeln!(out, "would write {path}, a copy of the store: {count}{tags}")?);
-    }
-    let chosen: Vec<&str> = names.iter().map(String::as_str).collect();
-    // The size of a copy of some tensors is not known in advance.
-    let size_bytes = if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 };
-    let chosen = (!names.is_empty()).then_some(&*chosen);
-    let (copied, tags) = if args.tags {
-        let all = store.tags()?;
-        let all: Vec<&str> = all.iter().map(|tag| &*tag.name).collect();
-        let size_bytes = size_bytes.saturating_add(store.freed_without(&all)?);
-        let copied = store.copy_with_tags(&args.out, advance("export", size_bytes))?;
-        (copied, with_tags(copied.tag_count))
-    } else {
-        (snapshot.copy_to(&args.out, chosen, advance("export", size_bytes))?, String::new())
-    };
-    let shared = match copied.shared_bytes {
-        0 => String::new(),
-        bytes => format!("; {} share their blocks with {}", HumanBytes(bytes), shown(&args.store)),
-    };
-    let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
-    let tensors = counted(copied.tensor_count, "tensor");
-    message(&format!("exported {tensors}{tags}, {size}, to {}{shared}", args.out.display()));
-    if args.json { write_json(out, record()?) } else { Ok(()) }
-}
-
-fn with_tags(count: u64) -> String {
-    format!(" and {}", counted(count, "tag"))
-}
-
 /// Refuses `--tags` for anything but a copy of a whole store.
-fn check_tags(args: &ExportArgs, format: Format) -> Result<()> {
-    let refused = |why: &str| Err(Error::at("export", &args.out, why));
-    match split(&args.store) {
-        _ if !args.tags => Ok(()),
+fn check_tags(args: &Export<'_>, format: Format) -> Result<()> {
+    let refused = |why: &str| Err(Error::at("export", args.out, why));
+    let store = args.sources.first().copied().unwrap_or(Path::new(""));
+    match split(store) {
+        _ if !args.options.tags => Ok(()),
         _ if !matches!(format, Format::Store) => {
             refused("--tags is for a copy of the store; name it COPY.smap")
         }
@@ -409,40 +409,40 @@ fn check_tags(args: &ExportArgs, format: Format) -> Result<()> {
 }
 
 /// Refuses to write a file to a terminal, and flags that do not apply to standard output, or to a file.
-fn check_pipe(args: &ExportArgs) -> Result<()> {
-    let refused = |why| Err(Error::at("export", &args.out, why));
+fn check_pipe(args: &Export<'_>) -> Result<()> {
+    let refused = |why| Err(Error::at("export", args.out, why));
     if !args.is_piped() {
-        return match args.format {
+        return match args.options.format {
             Some(_) => refused("--format is for standard output; the extension of a file selects its format"),
             None => Ok(()),
         };
     }
-    if args.json {
+    if args.options.json {
         return refused("--json is for files; standard output gets the tensors");
     }
-    if args.max_shard_size.is_some() {
+    if args.options.max_shard_size.is_some() {
         return refused("--max-shard-size is for files; standard output is always one file");
     }
-    if io::stdout().is_terminal() && !args.existing.is_dry_run() {
+    if io::stdout().is_terminal() && !args.options.existing.is_dry_run() {
         return refused("standard output is a terminal; redirect it to a file or a pipe");
     }
     Ok(())
 }
 
 /// Refuses flags that do not apply to the format: the user probably meant a different format.
-fn check_flags(args: &ExportArgs, format: Format) -> Result<()> {
-    let refused = |why| Err(Error::at("export", &args.out, why));
+fn check_flags(args: &Export<'_>, format: Format) -> Result<()> {
+    let refused = |why| Err(Error::at("export", args.out, why));
     match format {
-        Format::Safetensors | Format::Store if args.order != Order::C => {
+        Format::Safetensors | Format::Gguf | Format::Store if args.options.order != Order::C => {
             refused("--order is for .npy and .npz files; others are always row-major")
         }
-        Format::Npy | Format::Npz | Format::Store if args.max_shard_size.is_some() => {
+        Format::Gguf | Format::Npy | Format::Npz | Format::Store if args.options.max_shard_size.is_some() => {
             refused("--max-shard-size is for .safetensors files; others are always one file")
         }
-        Format::Store if !args.prefix.is_empty() => {
+        Format::Store if !args.options.prefix.is_empty() => {
             refused("--prefix is for files in other formats; a copy of a store keeps its names")
         }
-        Format::Safetensors | Format::Npy | Format::Store if args.compress => {
+        Format::Safetensors | Format::Gguf | Format::Npy | Format::Store if args.options.compress => {
             refused("--compress is for .npz files; others are never compressed")
         }
         _ => Ok(()),

@@ -1,0 +1,211 @@
+//! The stores and files that are exported together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store, Tensor, TensorInfo};
+use stridemap_interop::gguf;
+
+use super::Export;
+use crate::change::import::note_long_attributes;
+use crate::change::select::report_unreadable;
+use crate::change::shared_bytes;
+use crate::change::stdin::PIPE;
+use crate::error::{Error, Result};
+use crate::history::split;
+use crate::input::Input;
+use crate::names::{Named, Pattern, command_line, pattern};
+use crate::remote::{is_url, shown};
+use crate::ui::message;
+
+/// The sources, in the order of the command line.
+pub(super) struct Sources(Vec<Input>);
+
+impl Sources {
+    pub(super) fn open(args: &Export<'_>) -> Result<Self> {
+        let (reading, options) = (&args.options.reading, args.options.external.options());
+        let open = |(index, &path): (usize, &&Path)| {
+            if path.as_os_str() == PIPE {
+                let why = "only import reads standard input; import it into a store, and export that";
+                return Err(Error::Refused(format!("export {PIPE}: {why}")));
+            }
+            if index > 0 && !is_url(path) && !path.exists() && split(path).is_none() {
+                let why = "no such file or store; OUT comes before the names, and is the last word that ends like a file; \
+                           put a name that ends like one in quotes";
+                return Err(Error::at("export", path, why));
+            }
+            Input::open_quietly(path, reading, &options)
+        };
+        Ok(Sources(args.sources.iter().enumerate().map(open).collect::<Result<_>>()?))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Input> {
+        self.0.iter()
+    }
+
+    /// Returns the source of a copy, with its path.
+    pub(super) fn only_store(&self, out: &Path) -> Result<(&Store, &Snapshot, &Path)> {
+        let refused = |why: String| Err(Error::at("export", out, why));
+        match &self.0[..] {
+            [Input::Store(store, snapshot, path)] => Ok((store, snapshot, path)),
+            [Input::File(file)] => {
+                let import = command_line("import", &[&file.path().to_string_lossy(), &out.to_string_lossy()]);
+                let (file, format) = (file.path().display(), file.format());
+                refused(format!("{file} is a {format} file, and only a store is copied; import it: {import}"))
+            }
+            _ => refused(
+                "a copy is of one store; export it alone, and add tensors of others with copy, or of files with import"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// Refuses what cannot be read and is selected, or prints its names with `--skip-unreadable`.
+    pub(super) fn check_readable(&self, args: &Export<'_>) -> Result<()> {
+        let patterns: Vec<Pattern> =
+            args.names.iter().map(|text| pattern(text, self)).collect::<Result<_>>()?;
+        let is_selected = |name: &str| match patterns.is_empty() {
+            true => name.starts_with(&args.options.prefix),
+            false => patterns.iter().any(|pattern| pattern.matches(name)),
+        };
+        for input in &self.0 {
+            let Input::File(file) = input else { continue };
+            let mut unreadable = file.skipped().iter().filter(|unreadable| is_selected(&unreadable.name));
+            unreadable.try_for_each(|it| report_unreadable(it, args.options.skip_unreadable))?;
+            if file.long_attributes().iter().any(|name| is_selected(name)) {
+                note_long_attributes(file.path(), file);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the named tensors, or all whose names begin with the prefix, which is removed from their names. Two tensors
+    /// with the same name are refused.
+    pub(super) fn load(&self, prefix: &str, names: &BTreeSet<String>) -> Result<Vec<(String, Tensor)>> {
+        let mut loaded: BTreeMap<String, (Tensor, &Path)> = BTreeMap::new();
+        for input in &self.0 {
+            let tensors: Vec<(String, Tensor)> = match input {
+                Input::Store(_, snapshot, _) if names.is_empty() => {
+                    snapshot.iter_loaded(prefix)?.collect::<LibraryResult<_>>()?
+                }
+                _ if names.is_empty() => {
+                    let load = |info: LibraryResult<TensorInfo>| {
+                        let name = info?.name;
+                        input.load(&name).map(|tensor| (name, tensor))
+                    };
+                    input.tensors(prefix)?.map(load).collect::<LibraryResult<_>>()?
+                }
+                _ => {
+                    let there = names.iter().filter_map(|name| match input.contains(name) {
+                        Ok(false) => None,
+                        Ok(true) => Some(input.load(name).map(|tensor| (name.clone(), tensor))),
+                        Err(e) => Some(Err(e)),
+                    });
+                    there.collect::<LibraryResult<_>>()?
+                }
+            };
+            for (name, tensor) in tensors {
+                if let Some((_, other)) = loaded.get(&name) {
+                    let (a, b) = (shown(other), shown(input.path()));
+                    let why = format!(
+                        "{a} and {b} both have a tensor {name:?}; export some of the names, or import both into a store, \
+                         with --prefix or --rename, and export that"
+                    );
+                    return Err(Error::Refused(format!("export: {why}")));
+                }
+                loaded.insert(name, (tensor, input.path()));
+            }
+        }
+        if let Some(missing) = names.iter().find(|name| !loaded.contains_key(*name)) {
+            Named::load(self, missing).map(drop)?; // says which names there are
+        }
+        let without_prefix = |(name, (tensor, _)): (String, _)| (name[prefix.len()..].to_owned(), tensor);
+        Ok(loaded.into_iter().map(without_prefix).collect())
+    }
+
+    /// Returns the attributes of the prefix. A file has attributes only without a prefix. If two sources disagree, the last
+    /// one wins and a note is printed.
+    pub(super) fn attributes(&self, prefix: &str) -> BTreeMap<String, String> {
+        let mut merged: BTreeMap<String, (String, &Path)> = BTreeMap::new();
+        for input in &self.0 {
+            let attributes = match input {
+                Input::Store(_, snapshot, _) => snapshot.attributes(prefix),
+                Input::File(file) if prefix.is_empty() => file.attributes().clone(),
+                Input::File(_) => BTreeMap::new(),
+            };
+            for (key, value) in attributes {
+                let earlier = merged.insert(key.clone(), (value.clone(), input.path()));
+                if let Some((_, other)) = earlier.filter(|(earlier, _)| *earlier != value) {
+                    let (other, path) = (shown(other), shown(input.path()));
+                    message(&format!("note: {other} and {path} disagree on {key:?}; the last wins"));
+                }
+            }
+        }
+        merged.into_iter().map(|(key, (value, _))| (key, value)).collect()
+    }
+
+    /// Returns the types of tensors that their attributes name, by name without the prefix.
+    pub(super) fn gguf_types(&self, prefix: &str, tensors: &[(String, Tensor)]) -> BTreeMap<String, String> {
+        let type_of = |name: &str| {
+            let name = format!("{prefix}{name}");
+            self.0.iter().find_map(|input| match input {
+                Input::Store(_, snapshot, _) => snapshot.attributes(&name).remove(gguf::TYPE_KEY),
+                Input::File(file) => file.attributes_of(&name).remove(gguf::TYPE_KEY),
+            })
+        };
+        tensors.iter().filter_map(|(name, _)| Some((name.clone(), type_of(name)?))).collect()
+    }
+
+    /// Says which of the exported tensors share bytes.
+    pub(super) fn note_shared_bytes(&self, prefix: &str, names: &BTreeSet<String>) -> Result<()> {
+        for input in &self.0 {
+            let infos = infos(input, prefix, names)?;
+            if let Some(note) = shared_bytes::note(infos.into_iter().map(Ok))? {
+                message(&note);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the headers of the named tensors of a source, or of those whose names begin with the prefix.
+fn infos(input: &Input, prefix: &str, names: &BTreeSet<String>) -> LibraryResult<Vec<TensorInfo>> {
+    if names.is_empty() {
+        return input.tensors(prefix)?.collect();
+    }
+    let mut infos = Vec::new();
+    for name in names {
+        let first = input.tensors(name)?.next().transpose()?;
+        infos.extend(first.filter(|info| info.name == *name));
+    }
+    Ok(infos)
+}
+
+impl Named for Sources {
+    fn contains(&self, name: &str) -> LibraryResult<bool> {
+        for input in &self.0 {
+            if input.contains(name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the tensor of the first source that has it.
+    fn load(&self, name: &str) -> LibraryResult<Tensor> {
+        for input in &self.0 {
+            if self.0.len() == 1 || input.contains(name)? {
+                return input.load(name);
+            }
+        }
+        Err(LibraryError::name_not_found("load", name, self.names()?))
+    }
+
+    fn names(&self) -> LibraryResult<Vec<String>> {
+        let mut names = BTreeSet::new();
+        for input in &self.0 {
+            names.extend(input.names()?);
+        }
+        Ok(names.into_iter().collect())
+    }
+}

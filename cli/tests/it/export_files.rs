@@ -1,0 +1,180 @@
+//! The `export` command on files in other formats, and on several sources.
+
+use std::fs;
+
+use crate::harness::Dir;
+use crate::sources::checkpoints;
+
+/// Writes a safetensors file with tensors of two bytes, which are `first` and the next number and so on.
+fn write(dir: &Dir, file: &str, names: &[&str], first: u8) {
+    let entry = |(i, name): (usize, &&str)| {
+        format!(r#""{name}":{{"dtype":"U8","shape":[2],"data_offsets":[{},{}]}}"#, 2 * i, 2 * i + 2)
+    };
+    let metadata = format!(r#""__metadata__":{{"from":"{file}"}}"#);
+    let entries: Vec<String> = [metadata].into_iter().chain(names.iter().enumerate().map(entry)).collect();
+    let elements: Vec<u8> = (first..).take(2 * names.len()).collect();
+    dir.write_safetensors(file, &format!("{{{}}}", entries.join(",")), &elements);
+}
+
+#[track_caller]
+fn has(dir: &Dir, file: &str, expected: &[(&str, &str)]) {
+    let names: String = expected.iter().map(|(name, _)| format!("{name}\n")).collect();
+    assert_eq!(dir.stdout(&["ls", file]), names);
+    for (name, elements) in expected {
+        assert_eq!(dir.stdout(&["show", file, name]), format!("tensor({elements}, dtype=uint8)\n"), "{name}");
+    }
+}
+
+#[test]
+fn checkpoint_becomes_a_safetensors_file_with_the_same_tensors_and_values() {
+    let dir = Dir::empty();
+    for file in checkpoints() {
+        let file = file.to_str().unwrap();
+        let said = dir.run(&["export", file, "out.safetensors", "--force"]);
+        if said.stderr.contains("safetensors cannot hold complex128") {
+            let names = dir.stdout(&["ls", file]);
+            let names: Vec<&str> = names.lines().filter(|name| *name != "complex128").collect();
+            let said = dir.run(&[&["export", file, "out.safetensors", "--force"][..], &names].concat());
+            assert_eq!((said.code, said.stdout.as_str()), (Some(0), ""), "{file}: {said:?}");
+            let compared = dir.stdout(&[&["diff", file, "out.safetensors"][..], &names].concat());
+            assert!(compared.starts_with("equal: "), "{file}: {compared}");
+            continue;
+        }
+        assert_eq!((said.code, said.stdout.as_str()), (Some(0), ""), "{file}: {said:?}");
+        let compared = dir.stdout(&["diff", file, "out.safetensors"]);
+        assert!(compared.starts_with("equal: ") && !compared.contains("attribute"), "{file}: {compared}");
+    }
+}
+
+#[test]
+fn file_of_each_format_becomes_a_file_of_each_other() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "a.npz", "--compress", "--order", "F"]);
+    dir.messages(&["export", "a.npz", "b.safetensors", "points*"]);
+    assert_eq!(dir.stdout(&["ls", "b.safetensors"]), "points\npoints_t\n");
+    dir.messages(&["export", "b.safetensors", "c.npy", "points_t"]);
+    dir.messages(&["export", "c.npy", "d.npz"]);
+    assert_eq!(dir.stdout(&["show", "d.npz", "c"]), dir.stdout(&["show", "s.smap", "points_t"]));
+    dir.write_npy("big.npy", ">u2", "(2,)", &[0, 1, 1, 0]);
+    assert!(dir.refusal(&["export", "big.npy", "x.safetensors"]).contains("--byteswap"));
+    dir.messages(&["export", "big.npy", "x.safetensors", "--byteswap"]);
+    assert_eq!(dir.stdout(&["show", "x.safetensors"]), "tensor([  1, 256], dtype=uint16)\n");
+    let piped = dir.command(&["export", "b.safetensors", "-", "--format", "npy", "points"]).output().unwrap();
+    assert!(piped.status.success() && piped.stdout.starts_with(b"\x93NUMPY"), "{piped:?}");
+}
+
+#[test]
+fn names_globs_and_prefixes_split_a_file() {
+    let dir = Dir::empty();
+    write(&dir, "m.safetensors", &["enc.w", "enc.b", "head"], 1);
+    dir.messages(&["export", "m.safetensors", "e.safetensors", "enc."]);
+    has(&dir, "e.safetensors", &[("enc.b", "[3, 4]"), ("enc.w", "[1, 2]")]);
+    dir.messages(&["export", "m.safetensors", "r.safetensors", "--prefix", "enc."]);
+    has(&dir, "r.safetensors", &[("b", "[3, 4]"), ("w", "[1, 2]")]);
+    let shown = dir.stdout(&["export", "m.safetensors", "h.npz", "h*", "-n"]);
+    assert_eq!(shown, "would write h.npz: 1 tensor, 2 B\n  head, uint8 [2]\n");
+    let none = dir.run(&["export", "m.safetensors", "h.npz", "x*"]);
+    assert_eq!((none.code, none.stderr.as_str()), (Some(1), "stridemap: no tensor matches \"x*\"\n"));
+    assert!(dir.refusal(&["export", "m.safetensors", "h.npz", "haed"]).ends_with("did you mean \"head\"?"));
+}
+
+#[test]
+fn several_sources_are_merged() {
+    let dir = Dir::with_store();
+    write(&dir, "a.safetensors", &["x", "y"], 1);
+    write(&dir, "b.safetensors", &["z"], 7);
+    let said = dir.messages(&["export", "a.safetensors", "b.safetensors", "s.smap", "all.safetensors", "?"]);
+    let expected = "stridemap: note: a.safetensors and b.safetensors disagree on \"from\"; the last wins\n\
+                    stridemap: exported 3 tensors, 6 B, to all.safetensors\n";
+    assert_eq!(said, expected);
+    has(&dir, "all.safetensors", &[("x", "[1, 2]"), ("y", "[3, 4]"), ("z", "[7, 8]")]);
+    assert_eq!(dir.stdout(&["attr", "get", "s.smap", "format"]), "pt\n");
+    let info = dir.stdout(&["info", "all.safetensors", "--full"]);
+    assert!(info.contains("from = b.safetensors") && info.contains("format = pt"), "{info}");
+    // A name that only one source has.
+    dir.messages(&["export", "a.safetensors", "s.smap", "two.npz", "x", "points"]);
+    assert_eq!(dir.stdout(&["ls", "two.npz"]), "points\nx\n");
+    let none = dir.refusal(&["export", "a.safetensors", "s.smap", "two.npz", "pionts", "--force"]);
+    assert!(none.starts_with("load \"pionts\": no tensor with this name; did you mean \"points\""), "{none}");
+}
+
+#[test]
+fn same_name_in_two_sources_is_refused_unless_it_is_not_selected() {
+    let dir = Dir::empty();
+    write(&dir, "a.safetensors", &["x", "y"], 1);
+    write(&dir, "b.safetensors", &["x", "z"], 7);
+    let sources = ["export", "a.safetensors", "b.safetensors", "all.npz"];
+    let refusal = dir.refusal(&sources);
+    assert!(
+        refusal.starts_with("export: a.safetensors and b.safetensors both have a tensor \"x\"; "),
+        "{refusal}"
+    );
+    dir.messages(&[&sources[..], &["y", "z"]].concat());
+    has(&dir, "all.npz", &[("y", "[3, 4]"), ("z", "[ 9, 10]")]);
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_or_left_out() {
+    let dir = Dir::empty();
+    let header = r#"{"good":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
+        "six bits":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[1,4]}}"#;
+    dir.write_safetensors("m.safetensors", header, &[7; 4]);
+    for names in [&[][..], &["s*"], &["six bits"]] {
+        let refusal = dir.refusal(&[&["export", "m.safetensors", "o.npz"], names].concat());
+        assert!(refusal.ends_with("; --skip-unreadable leaves it out"), "{refusal}");
+    }
+    dir.messages(&["export", "m.safetensors", "good.npz", "good"]);
+    let said = dir.messages(&["export", "m.safetensors", "o.npz", "--skip-unreadable"]);
+    assert!(said.starts_with("stridemap: left out six bits: read m.safetensors: "), "{said}");
+    assert_eq!(dir.stdout(&["ls", "o.npz"]), "good\n");
+}
+
+#[test]
+fn file_to_write_is_the_last_word_that_ends_like_one() {
+    let dir = Dir::with_store();
+    write(&dir, "a.safetensors", &["x.npy"], 1);
+    // In quotes or after --, it is a name.
+    dir.messages(&["export", "a.safetensors", "o.npz", "'x.npy'"]);
+    dir.messages(&["export", "a.safetensors", "p.npz", "--", "x.npy"]);
+    for file in ["o.npz", "p.npz"] {
+        assert_eq!(dir.stdout(&["ls", file]), "x.npy\n");
+    }
+    let refusal = dir.refusal(&["export", "a.safetensors", "q.npz", "x.npy"]);
+    assert!(
+        refusal.starts_with("export q.npz: no such file or store; OUT comes before the names"),
+        "{refusal}"
+    );
+    // A source is not replaced.
+    for args in
+        [&["a.safetensors", "s.smap", "a.safetensors"][..], &["s.smap", "a.safetensors", "a.safetensors"]]
+    {
+        let refusal = dir.refusal(&[&["export"], args, &["--force"]].concat());
+        assert!(refusal.contains("the tensors are read from this file; write to another path"), "{refusal}");
+    }
+    let refusal = dir.refusal(&["export", "-", "o.npz", "--force"]);
+    assert!(refusal.starts_with("export -: only import reads standard input"), "{refusal}");
+}
+
+#[test]
+fn copy_is_of_one_store() {
+    let dir = Dir::with_store();
+    write(&dir, "a.safetensors", &["x"], 1);
+    let refusal = dir.refusal(&["export", "a.safetensors", "c.smap"]);
+    assert!(refusal.ends_with("import it: stridemap import a.safetensors c.smap"), "{refusal}");
+    for sources in [["s.smap", "a.safetensors"], ["s.smap", "s.smap"]] {
+        let refusal = dir.refusal(&[&["export"], &sources[..], &["c.smap"]].concat());
+        assert!(refusal.starts_with("export c.smap: a copy is of one store"), "{refusal}");
+    }
+}
+
+#[test]
+fn file_that_is_damaged_leaves_nothing_behind() {
+    let dir = Dir::with_store();
+    dir.messages(&["export", "s.smap", "m.npz", "points"]);
+    let mut bytes = fs::read(dir.path("m.npz")).unwrap();
+    let end = bytes.len() / 2;
+    bytes.truncate(end);
+    dir.write("cut.npz", &bytes);
+    let refusal = dir.refusal(&["export", "cut.npz", "o.safetensors"]);
+    assert!(refusal.starts_with("read cut.npz: "), "{refusal}");
+}

@@ -1,0 +1,70 @@
+//! GGUF files in the commands that read, import and write files. `interop` tests what they contain.
+
+use std::fs;
+use std::path::Path;
+
+use crate::harness::Dir;
+
+/// Returns a directory with two files of the `gguf` package: one with every common type of tensors, and one with a
+/// vocabulary.
+fn with_files() -> Dir {
+    let dir = Dir::empty();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop/tests/data/gguf");
+    for name in ["common.gguf", "vocabulary.gguf"] {
+        fs::copy(data.join(name), dir.path(name)).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn commands_that_look_read_gguf_files() {
+    let dir = with_files();
+    assert!(dir.stdout(&["ls", "common.gguf"]).contains("blocks.Q4_K"));
+    assert!(dir.stdout(&["ls", "-l", "common.gguf", "blocks.Q4_K"]).contains("\tuint8\t[3, 288]\t864"));
+    let info = dir.stdout(&["info", "--full", "common.gguf"]);
+    assert!(info.contains("general.architecture = llama\n"), "{info}");
+    assert!(info.contains("gguf.type = Q4_K\n") && info.contains("gguf.type:test.small = int32\n"), "{info}");
+    assert!(dir.stdout(&["stats", "common.gguf", "plain.F32"]).contains("float32"));
+    assert!(dir.stdout(&["show", "common.gguf", "plain.F32[0, 0]"]).contains("-7.5"));
+}
+
+#[test]
+fn an_import_copied_or_in_place_is_exported_as_it_was() {
+    let dir = with_files();
+    for (store, flags) in [("copied.smap", &[][..]), ("in_place.smap", &["--in-place"])] {
+        for name in ["common.gguf", "vocabulary.gguf"] {
+            let prefix = format!("{name}.");
+            let import = [&["import", name, store, "--prefix", &prefix], flags].concat();
+            let said = dir.messages(&import);
+            let is_long = name == "vocabulary.gguf";
+            assert_eq!(said.contains("3 values are each too large for an attribute"), is_long, "{said}");
+            assert!(said.contains("tokenizer.ggml.tokens, ") == is_long, "{said}");
+            dir.messages(&["export", store, "out.gguf", "--prefix", &prefix, "--force"]);
+            assert!(dir.stdout(&["diff", "--strict", name, "out.gguf"]).starts_with("equal: "));
+        }
+        assert_eq!(
+            dir.stdout(&["attr", "get", store, "gguf.type", "--of", "common.gguf.blocks.Q8_0"]),
+            "Q8_0\n"
+        );
+    }
+    // Another name keeps the type.
+    dir.messages(&["mv", "copied.smap", "common.gguf.blocks.Q8_0", "renamed"]);
+    dir.messages(&["export", "copied.smap", "renamed.gguf", "renamed"]);
+    assert!(dir.stdout(&["info", "--full", "renamed.gguf"]).contains("gguf.type = Q8_0\n"));
+}
+
+#[test]
+fn a_new_value_and_the_alignment_are_attributes() {
+    let dir = Dir::with_store();
+    dir.messages(&["attr", "set", "s.smap", "llama.block_count", "json:2"]);
+    dir.messages(&["attr", "set", "s.smap", "general.alignment", "json:256"]);
+    dir.messages(&["export", "s.smap", "x.gguf", "points"]);
+    let written = fs::read(dir.path("x.gguf")).unwrap();
+    assert_eq!(written.len(), 512, "a header and a tensor, both padded to the alignment");
+    assert_eq!(written[256..260], 1f32.to_le_bytes());
+    let info = dir.stdout(&["info", "--full", "x.gguf"]);
+    assert!(info.contains("llama.block_count = json:2\n"), "{info}");
+    dir.messages(&["attr", "set", "s.smap", "general.alignment", "256"]);
+    let refused = dir.refusal(&["export", "s.smap", "y.gguf", "points"]);
+    assert!(refused.contains("must be a power of two, at most 1048576, such as json:32"), "{refused}");
+}
