@@ -7,9 +7,12 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::disk::OwnerProcess;
 
-/// The number of mappings that all handles of a process together keep, and the number of files. The kernel allows a
-/// process 65,530 mappings by default, and the rest of the program needs some of them.
+/// The number of mappings that all handles of a process together keep. The kernel allows a process 65,530 by default, and the
+/// rest of the program needs some of them.
 const MAX_KEPT: usize = 4096;
+
+/// The number of files that they keep. `select`, which old code calls, takes no descriptor above 1023.
+const MAX_KEPT_FILES: usize = 256;
 
 /// Of the files that a process may open, the part that is kept: one in this many.
 const FILES_PART: u64 = 4;
@@ -52,7 +55,7 @@ impl Kind {
     fn limit(self) -> usize {
         let Kind::File = self else { return MAX_KEPT };
         let files = getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit / FILES_PART);
-        usize::try_from(files).unwrap_or(MAX_KEPT).min(MAX_KEPT)
+        usize::try_from(files).unwrap_or(MAX_KEPT_FILES).min(MAX_KEPT_FILES)
     }
 }
 
@@ -85,7 +88,7 @@ pub(crate) fn register<K: Keeper + 'static>(keeper: &Arc<K>) {
 
 /// Calls `act`. If it fails because something that is kept may be in the way, releases all of that kind in this process
 /// and calls it once more: what nothing uses must not prevent a lock, another mapping, an allocation or an open. The
-/// caller must not have locked the file registry, unless the kind is `File`.
+/// caller must not have locked the file registry.
 pub(crate) fn retry_after_release<T, E>(
     kind: Kind,
     mut act: impl FnMut() -> Result<T, E>,

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::system_calls::{count_forks, zero_after_fork};
+use super::system_calls::{Forks, count_forks, zero_after_fork};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The process that created a value.
@@ -58,7 +58,7 @@ impl OwnerProcess {
 }
 
 /// The number of forks of this process, or `None` if they cannot be counted.
-static FORKS: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(count_forks);
+static FORKS: LazyLock<Option<&'static Forks>> = LazyLock::new(count_forks);
 
 /// Tells whether the process has forked since this was created.
 ///
@@ -69,17 +69,19 @@ static FORKS: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(count_forks);
 pub(crate) struct ForkCheck(Option<u64>);
 
 impl ForkCheck {
-    /// Must be created before the file is opened.
+    /// Must be created before the file is opened. A fork that is not over may still copy the file.
     pub(crate) fn begin() -> Self {
-        ForkCheck(Self::count())
+        let count = FORKS.and_then(|forks| {
+            let ended = forks.ended.load(Ordering::SeqCst);
+            let begun = forks.begun.load(Ordering::SeqCst);
+            (begun == ended).then_some(begun)
+        });
+        ForkCheck(count)
     }
 
     /// Whether a child may share the file. True if forks cannot be counted.
     pub(crate) fn may_have_forked(self) -> bool {
-        self.0.is_none() || self.0 != Self::count()
-    }
-
-    fn count() -> Option<u64> {
-        FORKS.map(|forks| forks.load(Ordering::SeqCst))
+        let begun = FORKS.map(|forks| forks.begun.load(Ordering::SeqCst));
+        self.0.is_none() || self.0 != begun
     }
 }

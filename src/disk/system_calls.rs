@@ -31,19 +31,32 @@ pub(super) fn zero_after_fork() -> Option<&'static AtomicU64> {
     Some(unsafe { AtomicU64::from_ptr(map.as_mut_ptr().cast()) })
 }
 
-/// Returns an integer that grows by 1 just before each fork of this process, from now on. Returns `None` if the C library
-/// has no memory to do that.
+/// How many forks of this process have begun, and how many have ended. A fork that has begun copies the process at any time
+/// until it has ended: other code may run before the copy.
+pub(super) struct Forks {
+    pub(super) begun: AtomicU64,
+    pub(super) ended: AtomicU64,
+}
+
+/// Counts the forks of this process from now on. Returns `None` if the C library has no memory to do that.
 ///
 /// Only the C library notices a fork: `fork`, and what is made of it. A child that is made by a bare system call is not
 /// counted. Neither is one that only starts a program (`posix_spawn`, `vfork`): that closes the files of this library.
-pub(super) fn count_forks() -> Option<&'static AtomicU64> {
-    static FORKS: AtomicU64 = AtomicU64::new(0);
+pub(super) fn count_forks() -> Option<&'static Forks> {
+    static FORKS: Forks = Forks { begun: AtomicU64::new(0), ended: AtomicU64::new(0) };
     extern "C" fn before_fork() {
-        FORKS.fetch_add(1, Ordering::SeqCst);
+        FORKS.begun.fetch_add(1, Ordering::SeqCst);
     }
-    // SAFETY: the function may be called on any thread and at any time, because it only changes an atomic. It exists for
-    // as long as the library is loaded, and the C library forgets it when the library is unloaded.
-    let registered = unsafe { libc::pthread_atfork(Some(before_fork), None, None) };
+    extern "C" fn after_fork() {
+        FORKS.ended.fetch_add(1, Ordering::SeqCst);
+    }
+    // Forks of other threads never end in the child.
+    extern "C" fn in_child() {
+        FORKS.ended.store(FORKS.begun.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+    // SAFETY: the functions may be called on any thread and at any time, because they only change atomics. They exist for
+    // as long as the library is loaded, and the C library forgets them when the library is unloaded.
+    let registered = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     (registered == 0).then_some(&FORKS)
 }
 

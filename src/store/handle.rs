@@ -119,8 +119,8 @@ impl Store {
     /// Opens a store. Elements are copied out by positional reads, so nothing that another process does to the files
     /// can cause undefined behaviour. To borrow elements without a copy, use [`open_mapped`](Self::open_mapped).
     ///
-    /// A handle keeps the files of sealed storages open for the next load, as `open_mapped` keeps mappings: at most a
-    /// quarter of the files that the process may open, and none that is in the way of another.
+    /// A handle keeps the files of sealed storages open for the next load, as `open_mapped` keeps mappings: at most 256, and a
+    /// quarter of the files that the process may open, and none if this library lacks one.
     ///
     /// The handle stays on the directory that it opened, even if that is renamed, or if a link to it is changed.
     /// Error messages show the path by which it was opened.

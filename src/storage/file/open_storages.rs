@@ -59,7 +59,9 @@ impl OpenStorages {
     /// Returns a storage that is kept, or that a tensor uses.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<Storage>> {
         let state = self.read();
-        let Some(kept) = state.kept.get(&id) else { return state.opened.get(&id)?.upgrade() };
+        let Some(kept) = state.kept.get(&id) else {
+            return state.opened.get(&id)?.upgrade().filter(|storage| !storage.has_failed());
+        };
         // Written only once, so that threads share the cache line.
         if !kept.is_recent.load(Ordering::Relaxed) {
             kept.is_recent.store(true, Ordering::Relaxed);
