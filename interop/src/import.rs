@@ -10,7 +10,6 @@ use stridemap::{DType, Error, Header, Result, Source, Store, Transaction};
 
 use super::contents::{ForeignStorage, ForeignTensor};
 use super::file::RawFile;
-use super::file_format::FileFormat;
 use super::foreign::ForeignFile;
 use super::gguf::TYPE_KEY;
 
@@ -105,19 +104,20 @@ impl ForeignFile {
         import_all().map_err(|e: Error| e.context(format_args!("import {}", self.path().display())))
     }
 
-    /// Saves the types of tensors that no dtype has. Removes those that earlier tensors of these names had.
+    /// Saves the types of tensors that no dtype has. Removes those that earlier tensors of these names had. The caller does this
+    /// for tensors that it saves with [`write_elements`](Self::write_elements).
     pub(super) fn set_types(
         &self,
         txn: &mut Transaction<'_>,
         (tensors, names): (&[&ForeignTensor], &[String]),
     ) -> Result<()> {
-        if self.format() != FileFormat::Gguf {
-            return Ok(());
-        }
         for (tensor, name) in tensors.iter().zip(names) {
             match tensor.gguf_type {
                 Some(gguf_type) => txn.set_attribute(name, TYPE_KEY, gguf_type)?,
-                None => txn.remove_attribute(name, TYPE_KEY)?,
+                None if txn.attributes(name).contains_key(TYPE_KEY) => {
+                    txn.remove_attribute(name, TYPE_KEY)?
+                }
+                None => {}
             }
         }
         Ok(())

@@ -205,7 +205,11 @@ impl Transaction<'_> {
             let record = TensorRecord { storage_id, ..record.clone() };
             let put = Change::Put { action: "copy_from", name: (*new).to_owned(), record };
             self.draft.apply(put, on_existing)?;
-            for (key, value) in source.attributes(old) {
+            let attributes = source.attributes(old);
+            for key in self.attributes(new).into_keys().filter(|key| !attributes.contains_key(key)) {
+                self.remove_attribute(new, &key)?;
+            }
+            for (key, value) in attributes {
                 self.set_attribute(new, &key, &value)?;
             }
         }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
 
 use serde_json::json;
 
@@ -37,7 +36,7 @@ pub(super) fn run(input: &Input, is_json: bool, out: &mut impl Write) -> Result<
         disk_bytes = disk_bytes.saturating_add(found.blocks().saturating_mul(BLOCK_BYTES));
     }
     if is_json {
-        let paths: Vec<PathBuf> = paths.into_iter().collect();
+        let paths: Vec<_> = paths.iter().map(|path| path.to_string_lossy()).collect();
         let record = json!({ "format": input.format(), "reachable_bytes": reachable_bytes,
             "unreachable_bytes": unreachable_bytes, "file_bytes": file_bytes, "disk_bytes": disk_bytes, "files": paths });
         return write_json(out, record);

@@ -5,7 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use indicatif::HumanBytes;
-use stridemap::{DType, OnExisting, Snapshot, Source, StorageKind, Tensor, TensorInfo, Transaction};
+use stridemap::{
+    DType, ErrorKind, OnExisting, Snapshot, Source, StorageKind, Store, Tensor, TensorInfo, Transaction,
+};
+use stridemap_interop::gguf::TYPE_KEY;
 
 use super::plan::{header, info, replacing};
 use crate::args::{Existing, External, parse_dtype};
@@ -21,8 +24,8 @@ use crate::ui::{advance, counted, examples, message};
 /// The results are those of PyTorch's to(), bit for bit. Without --as they replace the tensors. A glob or a prefix converts
 /// floats to floats, integers to integers and complex numbers to complex ones; a tensor that is given by its name is always
 /// converted. The others stay as they are; with --as they get a second name, so that the new names are complete, and none of
-/// their elements is copied. Tensors of the same elements stay tied, and other views become tensors of their own. Attributes
-/// are kept.
+/// their elements is copied. Tensors of the same elements stay tied if they are converted together, and other views become
+/// tensors of their own. Attributes are kept. The elements are verified first; damage is an error.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["convert model.smap 'encoder.*' --to float16", "convert model.smap '*' --to bfloat16 --as 'half.{}'"]))]
 #[command(override_usage = "stridemap convert <STORE> <NAME>... --to <DTYPE>")]
@@ -67,6 +70,7 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         message(&format!("note: {why}"));
         return Ok(());
     }
+    plan.check_whole(&store)?;
     drop(snapshot); // The commit deletes what no snapshot needs.
     args.before.apply(&mut txn)?;
     let (before_bytes, after_bytes) = plan.sizes();
@@ -141,7 +145,15 @@ impl<'a> Plan<'a> {
                 continue;
             };
             let from = info.header.dtype();
-            let is_converted = from != args.to && (is_named(&name) || kind(from) == kind(args.to));
+            let blocks = snapshot.attributes(&name).remove(TYPE_KEY);
+            if let Some(of) = blocks.as_ref().filter(|_| is_named(&name)) {
+                let why = format!("its elements are the bytes of {of}, which its attribute {TYPE_KEY} says");
+                return Err(Error::Refused(format!(
+                    "convert {name:?}: {why}; no conversion takes them apart"
+                )));
+            }
+            let is_alike = blocks.is_none() && kind(from) == kind(args.to);
+            let is_converted = from != args.to && (is_named(&name) || is_alike);
             if is_converted {
                 Tensor::zeros(from, &[0])?.to_dtype(args.to).map(drop)?; // refuses a conversion that does not exist
             }
@@ -177,6 +189,17 @@ impl<'a> Plan<'a> {
             items.push(Item { info, kind, new, does, replacing });
         }
         Ok(Plan { args, items })
+    }
+
+    /// Refuses damaged elements: their results would have digests of their own, which say that they are right.
+    fn check_whole(&self, store: &Store) -> Result<()> {
+        let converted = self.items.iter().filter(|item| item.does == Does::Convert);
+        let names: Vec<&str> = converted.map(|item| item.info.name.as_str()).collect();
+        let Some(damage) = store.verify_tensors(&names, |_| ())?.findings.into_iter().next() else {
+            return Ok(());
+        };
+        let message = format!("convert: {damage}; nothing was converted; leave out what is affected");
+        Err(stridemap::Error::new(ErrorKind::Corrupt, message).into())
     }
 
     /// Returns the names under which something is saved.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stridemap::{Header, Result as LibraryResult, TensorInfo, Transaction};
 use stridemap_interop::ForeignFile;
+use stridemap_interop::gguf::TYPE_KEY;
 
 use super::plan::header;
 use crate::error::{Error, Result};
@@ -105,12 +106,19 @@ impl<'a> Fused<'a> {
                 })
             })?;
             let mut offset = 0;
-            for Member { info, name, .. } in run {
+            for Member { file, info, name } in run {
                 let refused = |e| stridemap::Error::refused(format_args!("import {name:?}"), e);
                 let names = info.header.dim_names().unwrap_or_default().to_vec();
                 let header = Header::contiguous(info.header.dtype(), info.header.size());
                 let header = header.and_then(|header| header.with_dim_names(names)).map_err(refused)?;
                 txn.save_header(name, &header.with_storage_offset(offset), storage)?;
+                match file.attributes_of(&info.name).get(TYPE_KEY) {
+                    Some(known) => txn.set_attribute(name, TYPE_KEY, known)?,
+                    None if txn.attributes(name).contains_key(TYPE_KEY) => {
+                        txn.remove_attribute(name, TYPE_KEY)?
+                    }
+                    None => {}
+                }
                 offset += info.header.numel();
             }
         }
@@ -118,14 +126,22 @@ impl<'a> Fused<'a> {
     }
 }
 
+/// Returns the type of a tensor that no dtype has.
+fn gguf_type(member: &Member<'_>) -> Option<String> {
+    member.file.attributes_of(&member.info.name).remove(TYPE_KEY)
+}
+
 fn check_alike(run: &[Member<'_>]) -> Result<()> {
     let Some((first, others)) = run.split_first() else { return Ok(()) };
     let is_like = |other: &&Member<'_>| {
         let [a, b] = [first, other].map(|member| &member.info.header);
-        (a.dtype(), a.size()) == (b.dtype(), b.size())
+        (a.dtype(), a.size(), gguf_type(first)) == (b.dtype(), b.size(), gguf_type(other))
     };
     let Some(other) = others.iter().find(|other| !is_like(other)) else { return Ok(()) };
-    let [a, b] = [first, other].map(|member| format!("{} is {}", quoted(&member.name), header(&member.info)));
+    let [a, b] = [first, other].map(|member| {
+        let blocks = gguf_type(member).map(|name| format!(", blocks of {name}")).unwrap_or_default();
+        format!("{} is {}{blocks}", quoted(&member.name), header(&member.info))
+    });
     Err(Error::Refused(format!(
         "import --fuse: {a}, but {b}; tensors that are fused have one dtype and one size"
     )))

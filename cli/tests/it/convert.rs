@@ -1,5 +1,7 @@
 //! The `convert` command.
 
+use std::fs;
+
 use stridemap::{DType, StorageKind, Store, Tensor};
 
 use crate::harness::Dir;
@@ -164,4 +166,17 @@ fn long_tensor_is_converted_in_pieces_and_a_mutable_one_stays_mutable() {
     );
     store.load("m").unwrap().lock_exclusive().unwrap().add_(1).unwrap();
     assert_eq!(store.load("m").unwrap().read::<f32>().unwrap(), [2., 3.]);
+}
+
+#[test]
+fn damaged_elements_are_not_converted() {
+    let dir = dir();
+    let files = fs::read_dir(dir.path("s.smap/storages")).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.filter(|path| path.extension().is_some_and(|it| it == "bin")).min().unwrap();
+    dir.flip(file.strip_prefix(dir.path("")).unwrap().to_str().unwrap(), 0);
+    let before = dtypes(&dir);
+    let run = dir.run(&["convert", "s.smap", "enc.w", "--to", "float16"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("nothing was converted; leave out what is affected"), "{run:?}");
+    assert_eq!(dtypes(&dir), before);
 }

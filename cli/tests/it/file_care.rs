@@ -58,6 +58,16 @@ fn wrong_checksum_is_reported_with_the_tensors_that_it_affects() {
 }
 
 #[test]
+fn damaged_member_is_not_exported() {
+    let dir = dir();
+    damage(&dir);
+    let refusal = dir.refusal(&["export", "m.npz", "o.safetensors"]);
+    assert!(refusal.starts_with("read m.npz: member \"b.npy\" of the zip file is damaged: "), "{refusal}");
+    assert!(!dir.path("o.safetensors").exists());
+    dir.messages(&["export", "m.npz", "o.safetensors", "a"]);
+}
+
+#[test]
 fn damaged_header_affects_all_tensors_and_another_file_is_refused() {
     let dir = dir();
     let mut bytes = fs::read(dir.path("a.npy")).unwrap();

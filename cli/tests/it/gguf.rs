@@ -68,3 +68,30 @@ fn a_new_value_and_the_alignment_are_attributes() {
     let refused = dir.refusal(&["export", "s.smap", "y.gguf", "points"]);
     assert!(refused.contains("must be a power of two, at most 1048576, such as json:32"), "{refused}");
 }
+
+#[test]
+fn type_of_blocks_is_kept_or_goes_with_the_tensor() {
+    let dir = with_files();
+    let name = "blocks.Q8_0";
+    dir.messages(&["import", "common.gguf", "q.smap", "--fuse", "blocks.Q8_{}"]);
+    let has_type = |store: &str| dir.run(&["attr", "get", store, "gguf.type", "--of", name]).code == Some(0);
+    assert!(has_type("q.smap"), "also of a tensor that is fused");
+    let said = dir.messages(&["export", "q.smap", "q.safetensors", name, "plain.F32"]);
+    let note = "note: only a .gguf file says what the bytes of 1 tensor are, such as blocks.Q8_0, Q8_0\n";
+    assert!(said.contains(note), "{said}");
+
+    // A conversion leaves blocks as they are, and refuses them by name.
+    dir.messages(&["convert", "q.smap", "blocks.*", "--to", "int32"]);
+    assert!(dir.stdout(&["ls", "-l", "q.smap", name]).contains("\tuint8\t"));
+    let refusal = dir.refusal(&["convert", "q.smap", name, "--to", "int32"]);
+    assert!(refusal.contains("its elements are the bytes of Q8_0"), "{refusal}");
+
+    // Another tensor in the same place has no type.
+    dir.messages(&["import", "q.safetensors", "plain.smap"]);
+    assert!(!has_type("plain.smap"));
+    dir.messages(&["import", "common.gguf", "other.smap"]);
+    dir.messages(&["copy", "plain.smap", name, "other.smap", "--force"]);
+    assert!(!has_type("other.smap"));
+    dir.messages(&["import", "q.safetensors", "q.smap", "--force"]);
+    assert!(!has_type("q.smap"));
+}

@@ -5,9 +5,9 @@ use stridemap::Tensor;
 use super::types::TensorType;
 use super::value::push_text;
 
-/// The limits of the format: dimensions of a tensor, and bytes of its name.
+/// The limits of llama.cpp: dimensions of a tensor, and bytes of its name, after which it has a zero.
 const MAX_DIMS: usize = 4;
-const MAX_NAME_BYTES: usize = 64;
+const MAX_NAME_BYTES: usize = 63;
 
 /// A tensor that the format can hold.
 pub(super) struct Entry<'a> {

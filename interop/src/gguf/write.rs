@@ -65,7 +65,7 @@ impl<'a> Export<'a> {
     /// # Errors
     /// [`ErrorKind::BadFile`], before anything is written, for what the format cannot hold: a dtype other than floats of 16
     /// bits or more and signed integers, unless it has a [type](Self::types); more than 4 dimensions; a name that is a
-    /// duplicate or has more than 64 bytes; an alignment that is not a power of two or more than 1 MiB; metadata of more
+    /// duplicate or has more than 63 bytes; an alignment that is not a power of two or more than 1 MiB; metadata of more
     /// than 256 MiB. [`ErrorKind::AlreadyExists`] with [`OnExisting::Refuse`], and if `path` is not a regular file.
     /// [`ErrorKind::ReadOnly`], [`ErrorKind::Io`], and the errors of reading the elements.
     pub fn write(

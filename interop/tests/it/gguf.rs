@@ -247,7 +247,7 @@ fn what_gguf_cannot_hold_is_refused_before_anything_is_written() {
     );
     of(refuse("x", counted(DType::U8, &[]), &types), "not in rows of whole blocks");
     of(refuse("x", counted(DType::F32, &[1; 5]), &none), "at most 4 dimensions");
-    of(refuse(&"x".repeat(65), counted(DType::F32, &[1]), &none), "name has 65 bytes, but GGUF allows 64");
+    of(refuse(&"x".repeat(64), counted(DType::F32, &[1]), &none), "name has 64 bytes, but GGUF allows 63");
     for (stated, what) in [
         ("Q9_Z", "\"Q9_Z\", which is not a type of blocks"),
         ("F32", "\"F32\", which is not a type of blocks"),

@@ -37,7 +37,8 @@ pub(crate) use words::is_output;
 /// comes after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped arrays
 /// are first unpacked into temporary files, in the directory that TMPDIR names.
 ///
-/// Elements of a store are written to other formats without being verified; run verify first to find damage.
+/// Elements of a store are written to other formats without being verified; run verify first to find damage. Those of .npz
+/// and .pt files are compared with their checksums.
 ///
 /// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. With --tags, it contains
 /// the newest generation and all tagged ones. The copy has its own uuid, and shares blocks with the store where the file
@@ -219,8 +220,14 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         }
         return Ok(());
     }
+    sources.verify_members(&args.options.prefix, &names)?;
+    let types = sources.gguf_types(&args.options.prefix, &tensors);
+    if let (Some((name, of)), false) = (types.first_key_value(), matches!(format, Format::Gguf)) {
+        let (count, name) = (counted(types.len() as u64, "tensor"), quoted(name));
+        message(&format!("note: only a .gguf file says what the bytes of {count} are, such as {name}, {of}"));
+    }
     let progress = advance("export", size_bytes);
-    let texts = Texts { attributes: &attributes, types: &sources.gguf_types(&args.options.prefix, &tensors) };
+    let texts = Texts { attributes: &attributes, types: &types };
     let written = write(args, format, &tensors, texts, out, progress);
     let (shard_count, changed_names) = written.map_err(|e| match e.kind() {
         _ if args.is_piped() => output_error(e),

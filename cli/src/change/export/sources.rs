@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store, Tensor, TensorInfo};
-use stridemap_interop::gguf;
+use stridemap_interop::{FileFormat, gguf};
 
 use super::Export;
 use crate::change::import::note_long_attributes;
@@ -142,6 +142,19 @@ impl Sources {
             }
         }
         merged.into_iter().map(|(key, (value, _))| (key, value)).collect()
+    }
+
+    /// Compares the members of archives with their checksums, which the written file does not have.
+    pub(super) fn verify_members(&self, prefix: &str, names: &BTreeSet<String>) -> Result<()> {
+        for input in &self.0 {
+            let Input::File(file) = input else { continue };
+            if matches!(file.format(), FileFormat::Npz | FileFormat::PyTorch) {
+                let infos = infos(input, prefix, names)?;
+                let storages: BTreeSet<u64> = infos.iter().map(|info| info.storage_id).collect();
+                storages.into_iter().try_for_each(|id| file.verify_storage(id, |_| ()).map(drop))?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the types of tensors that their attributes name, by name without the prefix.
