@@ -56,17 +56,16 @@ impl Received {
         self.state().received_bytes
     }
 
-    /// Begins with an answer after which there are `length_bytes` in all. The bytes of all answers must be of one version
-    /// of the object: otherwise what is kept is dropped, and the next attempt begins anew.
+    /// Begins to receive an answer with which there are `length_bytes` in all. What is kept must be of one version of the
+    /// object: otherwise it is dropped, and the next attempt begins anew. What is sent is of an object with a digest, which
+    /// its reader compares, and servers may name its versions differently.
     pub(super) fn begin(&self, version: Version, length_bytes: u64) -> Result<(), Failure> {
         let mut state = self.state();
-        if state.received_bytes > 0 && state.version.as_ref() != Some(&version) {
-            // What was sent cannot be taken back.
-            let trouble = if self.sender.is_some() { Trouble::Other } else { Trouble::Cut };
-            if self.sender.is_none() {
-                *state = State::default();
-            }
-            return Err(Failure::new(trouble, "the object was replaced while it was read".to_owned()));
+        let is_other = state.received_bytes > 0 && state.version.as_ref() != Some(&version);
+        if is_other && self.sender.is_none() {
+            *state = State::default();
+            let text = "the object was replaced while it was read".to_owned();
+            return Err(Failure::new(Trouble::Cut, text));
         }
         (state.version, state.length_bytes) = (Some(version), length_bytes);
         Ok(())

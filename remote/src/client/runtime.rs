@@ -4,7 +4,7 @@ use std::future::Future;
 use std::process;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use stridemap::{Error, ErrorKind, Result};
@@ -85,16 +85,21 @@ impl Threads {
             // The receiver is gone after an interrupt.
             let _ = sender.send(Event::End(future.await));
         });
+        let mut checked = Instant::now();
         loop {
-            let result = match receiver.recv_timeout(CHECK_INTERVAL) {
+            let mut result = match receiver.recv_timeout(CHECK_INTERVAL) {
                 Ok(Event::Piece(piece)) => sink(piece),
                 Ok(Event::End(value)) => return Ok(value),
-                Err(RecvTimeoutError::Timeout) => check.map_or(Ok(()), |check| check()),
+                Err(RecvTimeoutError::Timeout) => Ok(()),
                 Err(RecvTimeoutError::Disconnected) => Err(Error::new(
                     ErrorKind::Io,
                     "send a request: its thread panicked, which is a bug of stridemap",
                 )),
             };
+            if let Some(check) = check.filter(|_| result.is_ok() && checked.elapsed() >= CHECK_INTERVAL) {
+                result = check();
+                checked = Instant::now();
+            }
             if let Err(error) = result {
                 task.abort();
                 return Err(error);
@@ -108,8 +113,8 @@ enum Event<T> {
     End(T),
 }
 
-/// Sends pieces of an answer to the thread that waits for it. They wait in memory, up to a whole answer: if they waited in
-/// the sockets, the kernel would spend as much time on moving them together there as on all else.
+/// Sends pieces of an answer to the thread that waits for it. They wait in memory, up to a whole answer: if they filled the
+/// sockets, the kernel would copy them together again and again.
 pub(super) struct PieceSender(Box<dyn Fn(Bytes) -> bool + Send + Sync>);
 
 impl PieceSender {
