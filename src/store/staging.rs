@@ -1,5 +1,7 @@
 //! Writes elements to storages that are not committed yet.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{Header, RecordKind, TensorRecord};
 
@@ -16,7 +18,8 @@ pub(super) const OWN_STORAGE_BYTES: u64 = 4 << 20;
 /// The maximum number of storages that are finished at a time. Most of that is waiting for the disk.
 const MAX_FINISH_THREADS: usize = 8;
 
-/// Finishes the storages of a commit.
+/// Finishes the storages of a commit. After an error no other is begun. If one of those that were being finished failed to
+/// sync, that is the error.
 pub(super) fn finish_stages(stages: Vec<Stage>, durable: bool) -> Result<Vec<StagedStorage>> {
     let open = || {
         stages.iter().filter_map(|stage| match stage {
@@ -26,24 +29,38 @@ pub(super) fn finish_stages(stages: Vec<Stage>, durable: bool) -> Result<Vec<Sta
     };
     // The disk writes all of them while the first ones are digested.
     open().try_for_each(StorageWriter::start_writeback)?;
-    let thread_count = match durable && open().all(StorageWriter::is_on_disk) {
+    let lengths = || open().map(StorageWriter::length_bytes);
+    let (longest, total) = (lengths().max().unwrap_or(0), lengths().fold(0, u64::saturating_add));
+    // Several threads digest a long storage, if no other is finished beside it.
+    let is_divided = durable && longest <= total / 2 && open().all(StorageWriter::is_on_disk);
+    let thread_count = match is_divided {
         true => parallel::waiting_thread_count(open().count().min(MAX_FINISH_THREADS)),
         false => 1,
     };
+    let (has_failed, mut failure) = (AtomicBool::new(false), None::<Error>);
     let mut finished = Vec::with_capacity(stages.len());
     parallel::in_order(
         thread_count,
         |push| stages.into_iter().try_for_each(push),
-        |stage| match stage {
-            Stage::Open(writer) => writer.finish(),
-            Stage::Finished(staged) => Ok(staged),
+        |stage| {
+            let done = match stage {
+                _ if has_failed.load(Ordering::Relaxed) => return None,
+                Stage::Open(writer) => writer.finish(),
+                Stage::Finished(staged) => Ok(staged),
+            };
+            has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
+            Some(done)
         },
-        |staged| {
-            finished.push(staged?);
-            Ok(())
+        |done| {
+            match done {
+                Some(Ok(staged)) => finished.push(staged),
+                Some(Err(e)) if failure.is_none() || e.is_failed_sync() => failure = Some(e),
+                _ => {}
+            }
+            Ok::<(), Error>(())
         },
     )?;
-    Ok(finished)
+    failure.map_or(Ok(finished), Err)
 }
 
 impl Transaction<'_> {

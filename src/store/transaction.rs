@@ -454,7 +454,7 @@ impl<'a> Transaction<'a> {
             return Ok(generation);
         }
         let staged = finish_stages(self.staged, store.is_durable());
-        // After a failed sync nothing else may be synced, so return before the growths are synced.
+        // After a failed sync nothing else is begun to be synced, so return before the growths are.
         let staged = store.record_failure(staged)?;
         let finish = |growth: &mut Growth| growth.finish(&store.paths, store.is_durable()).context("append");
         let grown: Result<Vec<Grown>> = self.growths.values_mut().map(finish).collect();

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stridemap::import::ExternalFile;
-use stridemap::{DType, Error, ErrorKind, ExternalFiles, Header, Store, StoreOptions, Tensor};
+use stridemap::{
+    DType, Durability, Error, ErrorKind, ExternalFiles, Header, OnExisting, Store, StoreOptions, Tensor,
+};
 
 use crate::harness::hooked::{Hooked, Quirks};
 use crate::harness::new_store;
@@ -103,6 +105,39 @@ fn staged_file_has_what_others_wrote_and_zeros_elsewhere() {
         assert!(!path.exists());
     }
     assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+}
+
+#[test]
+fn many_staged_files_are_finished_at_a_time_and_one_that_is_refused_ends_the_commit() {
+    let dir = temporary();
+    let store = StoreOptions::new().durability(Durability::Full).create(dir.path().join("x.smap")).unwrap();
+    let length = (1 << 20) + 1;
+    for refused in [None, Some(0), Some(6), Some(11)] {
+        let mut txn = store.begin().unwrap();
+        txn.on_existing(OnExisting::Replace);
+        let mut paths = Vec::new();
+        for number in 0..12u8 {
+            let file = store.stage_file(length).unwrap();
+            write_part(file.path(), &[number + 1; 9], length - 9);
+            paths.push(file.path().to_path_buf());
+            let key = txn.stage_file(file).unwrap();
+            txn.save_header(&format!("x{number}"), &bytes_of(length as usize), key).unwrap();
+        }
+        let Some(refused) = refused else {
+            txn.commit().unwrap();
+            for number in 0..12u8 {
+                let tail = store.load(&format!("x{number}")).unwrap().narrow(0, 1 << 20, 1).unwrap();
+                assert_eq!(tail.read::<u8>().unwrap(), [number + 1]);
+            }
+            assert_eq!(store.verify(|_| ()).unwrap().findings, []);
+            continue;
+        };
+        fs::File::options().write(true).open(&paths[refused]).unwrap().set_len(7).unwrap();
+        let error = txn.commit().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SizeMismatch, "{error}");
+        assert!(paths.iter().all(|path| !path.exists()), "all are deleted");
+        store.save("works", &1u8).unwrap();
+    }
 }
 
 #[test]
