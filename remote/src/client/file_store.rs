@@ -8,11 +8,10 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, Stream};
+use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as ObjectPath;
 use object_store::{
@@ -24,9 +23,6 @@ use super::written_file::{self, Before, LOCK_SUFFIX, TEMPORARY_MARK, content_ver
 
 /// The longest file that has a version, and so can be replaced on condition.
 const MAX_VERSIONED_BYTES: u64 = 64 << 10;
-
-/// How much of a file is read at a time.
-const PIECE_BYTES: u64 = 4 << 20;
 
 /// A remote has two levels of directories. A loop of symbolic links is not followed further than this.
 const MAX_DEPTH: usize = 8;
@@ -188,23 +184,16 @@ fn open(path: &Path, name: &ObjectPath, options: GetOptions) -> Result<GetResult
     } else {
         None
     };
-    let pieces = match whole {
-        Some(bytes) => stream::once(async { Ok(bytes) }).boxed(),
-        None => pieces(file, range.clone(), name.to_string()).boxed(),
+    let read_range = range.clone();
+    let owned_name = name.to_string();
+    let bytes = async move {
+        match whole {
+            Some(bytes) => Ok(bytes),
+            None => blocking(move || read(&file, read_range).map_err(|e| self::failed(&owned_name, e))).await,
+        }
     };
-    let payload = GetResultPayload::Stream(pieces);
+    let payload = GetResultPayload::Stream(stream::once(bytes).boxed());
     Ok(GetResult { payload, meta, range, attributes: Default::default(), extensions: Default::default() })
-}
-
-/// Reads a range piece by piece: each wait for one is limited, and a disk can be slow.
-fn pieces(file: File, range: Range<u64>, name: String) -> impl Stream<Item = Result<Bytes>> {
-    let (file, name) = (Arc::new(file), Arc::<str>::from(name));
-    let starts = (range.start..range.end).step_by(PIECE_BYTES as usize);
-    stream::iter(starts).then(move |start| {
-        let (file, name) = (Arc::clone(&file), Arc::clone(&name));
-        let piece = start..range.end.min(start.saturating_add(PIECE_BYTES));
-        blocking(move || read(&file, piece).map_err(|e| failed(&name, e)))
-    })
 }
 
 fn read(file: &File, range: Range<u64>) -> io::Result<Bytes> {

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, PutMode, PutOptions};
 
-use super::attempts::{self, Failed, Pace, Volume};
+use super::attempts::{self, Failed, Pace, Volume, transfer_time};
 use super::failure::{Failure, Trouble};
 use super::object::{Object, ObjectInfo, Put, Version};
 use super::payload::Payload;
@@ -208,9 +208,11 @@ impl Connection {
         Failure::of(error, &self.secrets)
     }
 
-    /// Waits for the next part of an answer.
-    async fn wait<T>(&self, part: impl Future<Output = T>) -> Result<T, Failure> {
-        let limit: Duration = self.pace.attempt;
+    /// Waits for the next part of an answer, which has at most this many bytes if it comes from a directory: they come at
+    /// once, and a disk can be slow.
+    async fn wait<T>(&self, size_bytes: u64, part: impl Future<Output = T>) -> Result<T, Failure> {
+        let more = if self.is_directory { transfer_time(size_bytes) } else { Duration::ZERO };
+        let limit: Duration = self.pace.attempt + more;
         tokio::time::timeout(limit, part).await.map_err(|_| Failure::timed_out(limit))
     }
 
@@ -239,7 +241,7 @@ impl Connection {
         (limit_bytes, volume): (u64, &Volume<'_>),
     ) -> Result<ObjectMeta, Failure> {
         self.counters.count(Kind::Get);
-        let answer = self.wait(self.store.get_opts(path, options.clone())).await?;
+        let answer = self.wait(0, self.store.get_opts(path, options.clone())).await?;
         let answer = answer.map_err(|e| self.failure(&e))?;
         let (meta, range) = (answer.meta.clone(), answer.range.clone());
         if let Some(GetRange::Bounded(expected)) = &options.range
@@ -254,7 +256,7 @@ impl Connection {
         }
         received.begin(Version::of_object(&meta), length)?;
         let mut pieces = answer.into_stream();
-        while let Some(piece) = self.wait(pieces.next()).await? {
+        while let Some(piece) = self.wait(range.end.saturating_sub(range.start), pieces.next()).await? {
             let piece = piece.map_err(|e| self.failure(&e))?;
             self.counters.count_received(piece.len());
             volume.count(piece.len() as u64);
@@ -272,7 +274,7 @@ impl Connection {
         };
         let mut listed = Vec::new();
         let mut found = self.store.list(Some(path));
-        while let Some(meta) = self.wait(found.next()).await? {
+        while let Some(meta) = self.wait(0, found.next()).await? {
             let meta = meta.map_err(|e| self.failure(&e))?;
             volume.count(LISTED_SIZE_BYTES);
             if listed.len() == MAX_LISTED {
