@@ -59,7 +59,7 @@ fn a_value_without_a_stated_type_has_the_first_that_can_hold_it() {
     assert_eq!(Encoded::of("json:255", stated).shape.name(), "uint8");
     assert_eq!(Encoded::of("json:256", stated).shape.name(), "uint32");
     assert_eq!(Encoded::of("text", stated).shape.name(), "string");
-    // What GGUF does not have is the text with its mark, so that an import gives the same attribute.
+    // GGUF has no null and no objects. They are written as text, with "json:" before it, and so are imported as they were.
     let object = Encoded::of("json:{\"a\": 1}", None);
     assert_eq!(object.bytes, [&13u64.to_le_bytes()[..], b"json:{\"a\": 1}"].concat());
 }
