@@ -1,197 +1,17 @@
 //! Files in other formats, opened and read in place.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use stridemap::import::ExternalFile;
-use stridemap::{DType, Error, ErrorKind, Result, Source as _, StorageInfo, StorageKind, Tensor, TensorInfo};
+use stridemap::{Error, ErrorKind, Result, StorageInfo, StorageKind, TensorInfo};
 
-use super::contents::{Contents, ForeignStorage, ForeignTensor, Skipped};
+use super::contents::{Contents, ForeignTensor, Skipped};
 use super::file::RawFile;
-use super::file_format::{FileFormat, not_tensors};
-use super::{gguf, numpy, safetensors, spool, torch, zip};
-
-/// Options for opening files in other formats.
-///
-/// ```
-/// use stridemap::DType;
-/// use stridemap_interop::ForeignOptions;
-///
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("x.npy");
-/// # let tensor = stridemap::Tensor::zeros(DType::F8E4M3FN, &[2])?;
-/// # stridemap_interop::npy::Export::new().write(&path, &tensor, |_| ())?;
-/// let file = ForeignOptions::new().untyped(DType::F8E4M3FN).open(&path)?;
-/// assert_eq!(file.tensors().next().unwrap().header.dtype(), DType::F8E4M3FN);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ForeignOptions {
-    pub(super) is_swapping: bool,
-    pub(super) untyped: Option<DType>,
-    pub(super) is_skipping_unreadable: bool,
-}
-
-impl ForeignOptions {
-    /// Returns the options of [`ForeignFile::open`].
-    #[must_use]
-    pub fn new() -> Self {
-        ForeignOptions::default()
-    }
-
-    /// Converts big-endian NumPy arrays to little-endian when they are read. By default they are refused, because
-    /// storages are little-endian.
-    #[must_use]
-    pub fn byteswap(mut self, is_swapping: bool) -> Self {
-        self.is_swapping = is_swapping;
-        self
-    }
-
-    /// Sets the type of elements that NumPy wrote as untyped bytes, such as `V1` or `V2`. NumPy writes most types of
-    /// the `ml_dtypes` package this way. The type applies only to elements of its size.
-    #[must_use]
-    pub fn untyped(mut self, dtype: DType) -> Self {
-        self.untyped = Some(dtype);
-        self
-    }
-
-    /// Leaves out tensors and values that cannot be read, instead of refusing the file. [`ForeignFile::skipped`] returns
-    /// their names and the reasons.
-    ///
-    /// This applies to members of a `.npz` file, fields of a structured array, tensors and metadata of a `.safetensors`
-    /// or `.gguf` file, and values of a checkpoint. An object of an unknown class is left out, but tensors and plain values in its
-    /// items and attributes are read. A file whose structure is damaged is still refused. Elements are not read when a
-    /// file is opened, so damage to them is found later, and is still an error.
-    ///
-    /// ```
-    /// use stridemap_interop::ForeignOptions;
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.safetensors");
-    /// let header = r#"{"good":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
-    ///     "six_bits":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[1,4]}}"#;
-    /// let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 4]].concat();
-    /// std::fs::write(&path, bytes)?;
-    ///
-    /// let file = ForeignOptions::new().skip_unreadable(true).open(&path)?;
-    /// assert_eq!(file.tensors().map(|tensor| tensor.name).collect::<Vec<_>>(), ["good"]);
-    /// assert_eq!(file.skipped()[0].name, "six_bits");
-    /// assert!(file.skipped()[0].reason.to_string().contains("stridemap cannot hold"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn skip_unreadable(mut self, is_skipping: bool) -> Self {
-        self.is_skipping_unreadable = is_skipping;
-        self
-    }
-
-    /// Opens a file like [`ForeignFile::open`], but with these options.
-    ///
-    /// # Errors
-    /// Those of [`ForeignFile::open`].
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<ForeignFile> {
-        self.open_raw(RawFile::open(path.as_ref())?, true)
-    }
-
-    /// Opens a file in another format from a [`File`] that is already open, such as a temporary copy of the input from
-    /// a pipe. The file is read by position, from its start. Error messages name the file as `path`, and a tensor
-    /// without a name is named after `path`.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// # use stridemap_interop::{ForeignOptions, npy};
-    /// let mut file = tempfile::tempfile()?;
-    /// npy::Export::new().write_to(&mut file, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
-    /// let file = ForeignOptions::new().open_file(file, "stdin")?;
-    /// assert_eq!(file.load("stdin")?.read::<u8>()?, [1, 2]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`ForeignFile::open`]; [`ErrorKind::BadFile`] for the index of a sharded model, which refers to other
-    /// files.
-    pub fn open_file(&self, file: File, path: impl AsRef<Path>) -> Result<ForeignFile> {
-        self.open_raw(RawFile::from_file(file, path.as_ref())?, false)
-    }
-
-    /// Reads a file from a reader, such as a pipe, and opens it. The bytes are copied into `copy`, an empty file. Errors
-    /// name the file as `path`.
-    ///
-    /// The first bytes are checked before others are read. A `.safetensors` or `.npy` file states its length in its
-    /// header, and at most one byte more is read.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// # use stridemap_interop::{ForeignOptions, npy};
-    /// let mut bytes = Vec::new();
-    /// npy::Export::new().write_to(&mut bytes, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
-    /// let file = ForeignOptions::new().open_reader(bytes.as_slice(), tempfile::tempfile()?, "stdin")?;
-    /// assert_eq!(file.load("stdin")?.read::<u8>()?, [1, 2]);
-    /// let endless = std::io::repeat(b'y');
-    /// assert!(ForeignOptions::new().open_reader(endless, tempfile::tempfile()?, "stdin").is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`open_file`](Self::open_file), and [`ErrorKind::Io`] if the reader or the copy fails.
-    pub fn open_reader(
-        &self,
-        mut reader: impl Read,
-        mut copy: File,
-        path: impl AsRef<Path>,
-    ) -> Result<ForeignFile> {
-        spool::copy(*self, &mut reader, &mut copy, path.as_ref())?;
-        self.open_file(copy, path)
-    }
-
-    /// Opens a file. If it is not at its path, the path serves only as a name, and no shards are opened.
-    fn open_raw(&self, file: RawFile, is_at_path: bool) -> Result<ForeignFile> {
-        let file = Arc::new(file);
-        let contents = match file.magic()?.as_slice() {
-            magic if safetensors::is_index(magic) && is_at_path => safetensors::read_index(&file, *self)?,
-            magic if safetensors::is_index(magic) => {
-                return Err(
-                    file.bad("the index of a sharded model; open it by its path, which locates the shards")
-                );
-            }
-            _ => self.read(&file, safetensors::MAX_HEADER_BYTES)?,
-        };
-        let mut contents = contents;
-        contents.fit_attributes(&file, *self)?;
-        let contents = contents.checked(&file)?;
-        Ok(ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() })
-    }
-
-    /// Reads the headers of a file that is not an index. A safetensors header must have at most `header_bytes`.
-    pub(super) fn read(&self, file: &Arc<RawFile>, header_bytes: u64) -> Result<Contents> {
-        match file.magic()?.as_slice() {
-            // Safetensors first: its length field can look like the start of any other format, but no other format
-            // continues with a brace.
-            magic if safetensors::is_file(magic, file.length_bytes()) => {
-                safetensors::read(file, header_bytes, *self)
-            }
-            magic if magic.starts_with(gguf::MAGIC) => gguf::read(file, *self),
-            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => numpy::npy::read(file, *self),
-            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
-                let members = zip::members(file)?;
-                if torch::is_archive(&members) {
-                    torch::read_archive(file, members, *self)
-                } else {
-                    numpy::npz::read(file, members, *self)
-                }
-            }
-            magic if torch::is_pickle(magic) => torch::read_legacy(file, *self),
-            magic => match not_tensors(magic) {
-                Some(what) => Err(file.bad(what)),
-                None if torch::is_tar(file)? => Err(torch::tar_error(file)),
-                None => safetensors::read(file, header_bytes, *self),
-            },
-        }
-    }
-}
+use super::file_format::FileFormat;
+use super::foreign_options::ForeignOptions;
+use super::gguf;
 
 fn info_of(tensor: &ForeignTensor) -> TensorInfo {
     let storage_id = tensor.storage as u64 + 1;
@@ -228,10 +48,15 @@ pub struct ForeignFile {
     /// The indices of the tensors, in ascending order of name. Sorted on first use.
     by_name: OnceLock<Vec<usize>>,
     /// The storages converted into temporary files, for as long as tensors refer to them.
-    converted: Mutex<HashMap<usize, Weak<ExternalFile>>>,
+    pub(super) converted: Mutex<HashMap<usize, Weak<ExternalFile>>>,
 }
 
 impl ForeignFile {
+    /// Returns a file whose headers were checked.
+    pub(super) fn new(file: Arc<RawFile>, contents: Contents) -> Self {
+        ForeignFile { file, contents, by_name: OnceLock::new(), converted: Mutex::default() }
+    }
+
     /// Opens a file and checks that its header matches its length. No element is read.
     ///
     /// # Errors
@@ -323,108 +148,13 @@ impl ForeignFile {
         })
     }
 
-    /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share a storage in the
-    /// file share it here too.
-    ///
-    /// As an exception, elements that are compressed or [byte-swapped](ForeignOptions::byteswap) are converted into an
-    /// unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the checksum of a zip
-    /// member, and so does an import. Reading elements from the file itself does not.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NameNotFound`](stridemap::ErrorKind::NameNotFound), which suggests the nearest names. When
-    /// elements are converted, [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) and
-    /// [`ErrorKind::Io`](stridemap::ErrorKind::Io). Reading elements later returns
-    /// [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed since it was
-    /// opened.
-    pub fn load(&self, name: &str) -> Result<Tensor> {
-        let tensor = self.found("load", name)?;
-        self.tensor(tensor).map_err(|e| e.context(format_args!("load {name:?}")))
-    }
-
-    /// Passes the elements of a tensor to `sink` as little-endian bytes in row-major order, in pieces of any length. As in
-    /// an import, the checksum of a zip member is verified.
-    ///
-    /// ```
-    /// # use stridemap::Tensor;
-    /// # use stridemap_interop::{ForeignFile, npy};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.npy");
-    /// npy::Export::new().write(&path, &Tensor::from_vec(vec![1u8, 2], &[2])?, |_| ())?;
-    /// let mut bytes = Vec::new();
-    /// ForeignFile::open(&path)?.write_elements("x", &mut |piece| Ok(bytes.extend_from_slice(piece)))?;
-    /// assert_eq!(bytes, [1, 2]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`load`](Self::load) and of `sink`; [`ErrorKind::BadFile`](stridemap::ErrorKind::BadFile) for a damaged
-    /// member of a zip file; [`ErrorKind::ExternalChanged`](stridemap::ErrorKind::ExternalChanged) if the file has changed
-    /// since it was opened.
-    pub fn write_elements(&self, name: &str, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let tensor = self.found("read", name)?;
-        let Some(storage) = self.contents.storages.get(tensor.storage) else { return Ok(()) };
-        let Some(range) = tensor.header.byte_range() else { return Ok(()) };
-        let all = 0..storage.length_bytes;
-        let write = || {
-            // Only a read of all bytes of a member verifies its checksum.
-            if storage.conversion.member.is_some() && !(tensor.header.is_contiguous() && range == all) {
-                storage.read(all, &mut |_| Ok(()))?;
-            }
-            match tensor.header.is_contiguous() {
-                true => storage.read(range.clone(), sink),
-                false => self.tensor(tensor)?.write_to(sink),
-            }
-        };
-        write().map_err(|e| e.context(format_args!("read {name:?} of {}", self.path().display())))
-    }
-
-    fn found(&self, verb: &str, name: &str) -> Result<&ForeignTensor> {
+    /// Returns a tensor by name. If there is none, the error suggests the nearest names.
+    pub(super) fn found(&self, verb: &str, name: &str) -> Result<&ForeignTensor> {
         self.find(name).ok_or_else(|| {
             let path = self.path().display();
             let names = self.by_name().iter().map(|&index| self.name(index).to_owned());
             Error::name_not_found(verb, name, names).context(path)
         })
-    }
-
-    /// Reads a storage of the file to its end. Returns whether its bytes have a checksum, which was right: that of a
-    /// member of a zip file. Other files have none, so that only an error of the disk is found. `progress` is called with the
-    /// bytes read since the last call.
-    ///
-    /// ```
-    /// use stridemap::{ErrorKind, Tensor};
-    /// use stridemap_interop::{ForeignFile, npz};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("x.npz");
-    /// let x = Tensor::from_vec(vec![7u8; 100], &[100])?;
-    /// npz::Export::new().write(&path, &[("x".to_owned(), x)], |_| ())?;
-    /// let file = ForeignFile::open(&path)?;
-    /// assert!(file.storages().all(|storage| file.verify_storage(storage.id, |_| ()).is_ok_and(|has_sum| has_sum)));
-    ///
-    /// let mut bytes = std::fs::read(&path)?;
-    /// let at = bytes.windows(8).position(|run| run == [7; 8]).unwrap_or_default();
-    /// bytes[at] = 8;
-    /// std::fs::write(&path, bytes)?;
-    /// let damaged = ForeignFile::open(&path)?.verify_storage(1, |_| ()).unwrap_err();
-    /// assert_eq!(damaged.kind(), ErrorKind::BadFile);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::BadFile`] for a wrong checksum; [`ErrorKind::OutOfRange`] for a number that no storage has;
-    /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
-    pub fn verify_storage(&self, id: u64, mut progress: impl FnMut(u64)) -> Result<bool> {
-        let index = id.checked_sub(1).and_then(|index| usize::try_from(index).ok());
-        let Some(storage) = index.and_then(|index| self.contents.storages.get(index)) else {
-            let (path, count) = (self.path().display(), self.contents.storages.len());
-            let message = format!("verify {path}: it has {count} storages, and none has the number {id}");
-            return Err(Error::new(ErrorKind::OutOfRange, message));
-        };
-        storage.read(0..storage.length_bytes, &mut |bytes| {
-            progress(bytes.len() as u64);
-            Ok(())
-        })?;
-        Ok(storage.conversion.member.as_ref().is_some_and(|member| member.crc32.is_some()))
     }
 
     /// Renames the tensors with `new_name`, and leaves out those for which it returns `None`.
@@ -468,29 +198,6 @@ impl ForeignFile {
         self.contents.too_long = too_long.iter().filter_map(|name| new_name(name)).collect();
         self.by_name = OnceLock::new();
         Ok(())
-    }
-
-    fn tensor(&self, tensor: &ForeignTensor) -> Result<Tensor> {
-        let (header, index) = (tensor.header.clone(), tensor.storage);
-        match self.contents.storages.get(index) {
-            Some(storage) if !storage.is_range() => {
-                let file = self.converted(index, storage)?;
-                Tensor::from_file(&file, 0..storage.length_bytes, header)
-            }
-            Some(storage) => Tensor::from_file(storage.file.external(), storage.bytes_range(), header),
-            None => Tensor::zeros(header.dtype(), header.size()),
-        }
-    }
-
-    /// Returns a storage as a converted file. Its tensors share this file for as long as any of them refers to it.
-    fn converted(&self, index: usize, storage: &ForeignStorage) -> Result<Arc<ExternalFile>> {
-        let mut converted = self.converted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = converted.get(&index).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let file = Arc::new(storage.convert()?);
-        converted.insert(index, Arc::downgrade(&file));
-        Ok(file)
     }
 
     /// Returns the text in the file besides its tensors, by key. Other plain values, such as the numbers in a
