@@ -23,6 +23,7 @@
 //! | open storages | the storages that a handle has open, so that equal ids share one file | `file/open_storages.rs` |
 //! | poison | a failed sync, after which nothing more is written through a handle | `file/poison.rs` |
 //! | read ahead | what will be read of a file that is far away, announced so that it is fetched meanwhile | `read_ahead.rs` |
+//! | read lock | the lock under which the bytes of a mutable storage are read | `file/mutable_access.rs` |
 //! | replacement | new bytes for a storage that is changed in place, from a copy of it elsewhere | `file/replace.rs` |
 //! | rewrite | copying the bytes of a storage to a new one, whole or without those that no tensor reaches | `digest/rewrite.rs` |
 //! | spool | an unfinished file of bytes that were received, and are not in their storages yet | `grow/spool.rs` |
@@ -41,13 +42,14 @@ mod read_ahead;
 
 pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without};
 pub(crate) use digest::verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
-pub(crate) use file::backing::{Identity, ReadLock, Storage, Stored};
+pub(crate) use file::backing::{Identity, Storage, Stored};
 pub use file::external_file::ExternalFile;
 pub(crate) use file::heap_bytes::{AlignedBytes, extend, resize_discarding, zeroed};
 pub(crate) use file::in_place::{InPlaceContext, MAY_NEED_BLOCKS};
 pub(crate) use file::live::LiveFile;
 pub(crate) use file::mark::is_interrupted;
 pub(crate) use file::mutable::LockedStorage;
+pub(crate) use file::mutable_access::ReadLock;
 pub(crate) use file::open_external::{AccessOptions, ExternalOpener};
 pub(crate) use file::open_storages::OpenStorages;
 pub(crate) use file::poison::Poison;

@@ -2,24 +2,24 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use stridemap_format::{External, RecordKind, Sealed, StorageRecord, Uuid};
 
 use super::external_file::ExternalFile;
 use super::in_place::{InPlaceContext, InPlaceFile, Opened};
 use super::live::LiveFile;
-use super::mutable::{LockedStorage, MutableFile};
+use super::mutable::MutableFile;
+use super::mutable_access::MutableAccess;
 use super::open_external::ExternalOpener;
-use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, ForkCheck, LockMode};
+use super::read_file::ReadFile;
+use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, ForkCheck};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kept::KeptQuota;
 use crate::storage::map::advice::Hint;
-use crate::storage::map::file_lock::{FileLock, Held, LockRef};
 use crate::storage::map::mapping::{MapPermit, Mapping};
-use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole, short_or_unread};
+use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole};
 use crate::storage::read_ahead::ReadAhead;
 
 /// The store that a storage belongs to, if any, and the id of the storage in it.
@@ -44,15 +44,15 @@ pub(crate) struct Stored {
 
 /// A contiguous sequence of bytes that backs tensors.
 pub(crate) struct Storage {
-    identity: Identity,
+    pub(super) identity: Identity,
     /// The file that contains the storage, and the offset where the storage begins. `None` on the heap and while
     /// staged.
-    place: Option<(FileId, u64)>,
-    length_bytes: u64,
-    bytes: Bytes,
+    pub(super) place: Option<(FileId, u64)>,
+    pub(super) length_bytes: u64,
+    pub(super) bytes: Bytes,
 }
 
-enum Bytes {
+pub(super) enum Bytes {
     None,
     Heap(Box<dyn AsRef<[u8]> + Send + Sync>),
     File(ReadFile),
@@ -62,56 +62,6 @@ enum Bytes {
     Mapped(Mapping, u64),
     Mutable(Arc<MutableFile>, MutableAccess),
     Live(LiveFile),
-}
-
-/// The file of a storage that is read by position and never changes.
-struct ReadFile {
-    file: Arc<dyn DiskFile>,
-    path: PathBuf,
-    /// Whether a read has failed. The next load then opens the file again, which says what is wrong with it, or finds
-    /// that it was put right.
-    has_failed: AtomicBool,
-}
-
-impl ReadFile {
-    fn of(file: Arc<dyn DiskFile>, path: &Path) -> Bytes {
-        Bytes::File(ReadFile { file, path: path.to_path_buf(), has_failed: AtomicBool::new(false) })
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset_bytes: u64, length_bytes: u64) -> Result<()> {
-        self.file.read_exact_at(buf, offset_bytes).map_err(|e| {
-            self.has_failed.store(true, Ordering::Relaxed);
-            short_or_unread(&*self.file, &self.path, length_bytes, e)
-        })
-    }
-}
-
-/// How one handle of a mutable storage is read and locked.
-#[derive(Clone, Debug, Default)]
-struct MutableAccess {
-    /// The lock under which this handle is read, if it was made for one.
-    lock: LockRef,
-    /// Whether this handle is locked even if a change of the storage was interrupted.
-    allows_interrupted: bool,
-}
-
-/// A lock under which the bytes of a mutable storage are read.
-#[derive(Debug)]
-pub struct ReadLock {
-    /// The storage as it is read under this lock, on any thread.
-    pub(crate) storage: Arc<Storage>,
-    _lock: Lock,
-}
-
-#[derive(Debug)]
-enum Lock {
-    /// That of a guard, or of an earlier read.
-    Shared {
-        _hold: Arc<Held>,
-    },
-    Own {
-        _lock: FileLock,
-    },
 }
 
 impl Storage {
@@ -171,11 +121,11 @@ impl Storage {
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
                     Ok(mapping) => Bytes::Mapped(mapping, 0),
                     // Positional reads still work.
-                    Err(MapError::Unsupported) => ReadFile::of(file, path),
+                    Err(MapError::Unsupported) => Bytes::File(ReadFile::of(file, path)),
                     Err(e) => return Err(e.into_error(path)),
                 }
             }
-            _ => ReadFile::of(file, path),
+            _ => Bytes::File(ReadFile::of(file, path)),
         };
         let identity = Identity::Stored { store, id, record };
         Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
@@ -189,7 +139,7 @@ impl Storage {
         Stored { store, id, record }: Stored,
     ) -> Result<Arc<Self>> {
         let length_bytes = record.length_bytes;
-        let bytes = ReadFile::of(open_whole(disk, path, length_bytes)?, path);
+        let bytes = Bytes::File(ReadFile::of(open_whole(disk, path, length_bytes)?, path));
         let identity = Identity::Stored { store, id, record };
         Ok(Arc::new(Storage { identity, place: None, length_bytes, bytes }))
     }
@@ -237,7 +187,7 @@ impl Storage {
         path: &Path,
         length_bytes: u64,
     ) -> Arc<Self> {
-        let bytes = ReadFile::of(Arc::clone(file), path);
+        let bytes = Bytes::File(ReadFile::of(Arc::clone(file), path));
         Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
     }
 
@@ -291,7 +241,7 @@ impl Storage {
 
     /// Whether a read of the file has failed, so that the next load must open it again.
     pub(in crate::storage) fn has_failed(&self) -> bool {
-        matches!(&self.bytes, Bytes::File(own) if own.has_failed.load(Ordering::Relaxed))
+        matches!(&self.bytes, Bytes::File(own) if own.has_failed())
     }
 
     /// Returns the bytes if they are on the heap or mapped.
@@ -314,69 +264,6 @@ impl Storage {
             Bytes::Mutable(file, _) => Some(file),
             _ => None,
         }
-    }
-
-    /// Waits for the lock of a mutable storage. `None` for the other kinds, which have no lock.
-    ///
-    /// # Errors
-    /// Those of [`MutableFile::lock`].
-    pub(crate) fn lock(&self, mode: LockMode) -> Result<Option<LockedStorage>> {
-        match &self.bytes {
-            Bytes::Mutable(file, access) => file.lock(mode, access.allows_interrupted).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns a handle of a mutable storage that is locked even if a change of the storage was interrupted. `None` for
-    /// the other kinds.
-    pub(crate) fn allowing_interrupted(&self) -> Option<Arc<Self>> {
-        match &self.bytes {
-            Bytes::Mutable(file, MutableAccess { lock, .. }) => {
-                Some(self.with_access(file, MutableAccess { lock: lock.clone(), allows_interrupted: true }))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns a handle of this storage that is read under `lock` while that is held. `None` if it locks a different
-    /// storage.
-    pub(crate) fn under(&self, lock: &LockedStorage) -> Option<Arc<Self>> {
-        match &self.bytes {
-            Bytes::Mutable(file, access) if lock.is_of(file) => {
-                Some(self.with_access(file, MutableAccess { lock: lock.to_read(), ..*access }))
-            }
-            _ => None,
-        }
-    }
-
-    fn with_access(&self, file: &Arc<MutableFile>, access: MutableAccess) -> Arc<Self> {
-        let bytes = Bytes::Mutable(Arc::clone(file), access);
-        let Storage { ref identity, place, length_bytes, .. } = *self;
-        Arc::new(Storage { identity: identity.clone(), place, length_bytes, bytes })
-    }
-
-    /// Locks a mutable storage so that its bytes do not change while they are read. `None` for the other kinds, which
-    /// have no lock.
-    ///
-    /// A handle that was made for a lock shares that lock while it is held.
-    ///
-    /// # Errors
-    /// Those of [`MutableFile::lock_to_read`].
-    pub(crate) fn lock_to_read(self: &Arc<Self>) -> Result<Option<ReadLock>> {
-        let Bytes::Mutable(file, access) = &self.bytes else { return Ok(None) };
-        let (lock, lock_ref) = match access.lock.hold() {
-            Some(hold) => {
-                let lock_ref = LockRef::of(&hold);
-                (Lock::Shared { _hold: hold }, lock_ref)
-            }
-            None => {
-                let own = file.lock_to_read(access.allows_interrupted)?;
-                let lock_ref = own.to_read();
-                (Lock::Own { _lock: own }, lock_ref)
-            }
-        };
-        let storage = self.with_access(file, MutableAccess { lock: lock_ref, ..*access });
-        Ok(Some(ReadLock { storage, _lock: lock }))
     }
 
     /// Returns the file of a live storage.
