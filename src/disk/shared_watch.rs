@@ -89,14 +89,22 @@ impl Instance {
     }
 }
 
-impl Watch for SharedWatch {
-    /// Does not wait. Returns true if another thread is asking at this moment, because that is not known then.
-    fn wait(&self, _: Duration) -> io::Result<bool> {
-        let mut instance = instance();
-        let own = instance.as_deref_mut().and_then(Option::as_mut).filter(|own| own.owner == self.owner);
-        let Some(own) = own.filter(|_| self.owner.is_current()) else { return Ok(true) };
+impl SharedWatch {
+    /// Returns whether there is news since this was asked last. `None` if another thread is asking at this moment.
+    fn ask(&self) -> io::Result<Option<bool>> {
+        let Some(mut instance) = instance() else { return Ok(None) };
+        let own = instance.as_mut().filter(|own| own.owner == self.owner && self.owner.is_current());
+        let Some(own) = own else { return Ok(Some(true)) };
         own.read_news()?;
-        Ok(self.has_news.swap(false, Ordering::Relaxed) || !own.watched.contains_key(&self.descriptor))
+        let has_news = self.has_news.swap(false, Ordering::Relaxed);
+        Ok(Some(has_news || !own.watched.contains_key(&self.descriptor)))
+    }
+}
+
+impl Watch for SharedWatch {
+    /// Does not wait. Returns true if it is not known.
+    fn wait(&self, _: Duration) -> io::Result<bool> {
+        Ok(self.ask()?.unwrap_or(true))
     }
 }
 
@@ -128,48 +136,64 @@ mod tests {
 
     use super::*;
 
-    fn has_news(watch: &SharedWatch) -> bool {
-        watch.wait(Duration::ZERO).unwrap()
+    /// Calls `act` again while another test of this process uses the instance, and returns its first answer.
+    fn answer<T>(mut act: impl FnMut() -> Option<T>) -> T {
+        let answer = |_| {
+            let answer = act();
+            if answer.is_none() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            answer
+        };
+        (0..10_000).find_map(answer).unwrap()
     }
 
-    /// Calls `act` while no other test of this process has the instance locked.
-    fn until<T>(mut act: impl FnMut() -> Option<T>) -> T {
-        (0..10_000)
-            .find_map(|_| {
-                act().or_else(|| {
-                    thread::sleep(Duration::from_millis(1));
-                    None
-                })
-            })
-            .unwrap()
+    fn has_news(watch: &SharedWatch) -> bool {
+        answer(|| watch.ask().unwrap())
+    }
+
+    fn watch(dir: &tempfile::TempDir) -> SharedWatch {
+        answer(|| SharedWatch::new(dir.path()).ok())
     }
 
     #[test]
     fn each_watch_is_told_once_of_what_appears_in_its_directory() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let watch = |dir: &tempfile::TempDir| until(|| SharedWatch::new(dir.path()).ok());
         let (one, same, other) = (watch(&dirs[0]), watch(&dirs[0]), watch(&dirs[1]));
         assert_eq!(one.descriptor, same.descriptor);
+        // An unfinished file is no news.
         fs::write(dirs[0].path().join(".stage-1"), "").unwrap();
-        until(|| (!has_news(&one)).then_some(()));
+        assert!(!has_news(&one) && !has_news(&same));
         fs::rename(dirs[0].path().join(".stage-1"), dirs[0].path().join("1")).unwrap();
         // The first to ask reads the events of all.
-        until(|| (!has_news(&other)).then_some(()));
+        assert!(!has_news(&other));
         assert!(has_news(&one) && has_news(&same));
-        until(|| (!has_news(&one) && !has_news(&same)).then_some(()));
+        assert!(!has_news(&one) && !has_news(&same));
         drop(one);
         fs::write(dirs[0].path().join("2"), "").unwrap();
         assert!(has_news(&same));
-        until(|| (!has_news(&same)).then_some(()));
+        assert!(!has_news(&same));
         drop(same);
         // A new watch of the directory is a new one for the kernel too, and hears of nothing before.
+        fs::write(dirs[0].path().join("3"), "").unwrap();
         let again = watch(&dirs[0]);
-        until(|| (!has_news(&again)).then_some(()));
+        assert!(!has_news(&again));
         // A directory that is gone has news from then on.
         let [first, second] = dirs;
         drop(second);
         assert!(has_news(&other) && has_news(&other));
-        until(|| (!has_news(&again)).then_some(()));
+        assert!(!has_news(&again));
         drop(first);
+    }
+
+    #[test]
+    fn watch_has_news_while_another_thread_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = watch(&dir);
+        let held = answer(instance);
+        assert_eq!(own.ask().unwrap(), None);
+        assert!(own.wait(Duration::ZERO).unwrap());
+        drop(held);
+        assert!(!has_news(&own));
     }
 }
