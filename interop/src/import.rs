@@ -104,23 +104,39 @@ impl ForeignFile {
         import_all().map_err(|e: Error| e.context(format_args!("import {}", self.path().display())))
     }
 
-    /// Saves the types of tensors that no dtype has. Removes those that earlier tensors of these names had. The caller does this
-    /// for tensors that it saves with [`write_elements`](Self::write_elements).
+    /// Saves the types of tensors that no dtype has.
     pub(super) fn set_types(
         &self,
         txn: &mut Transaction<'_>,
         (tensors, names): (&[&ForeignTensor], &[String]),
     ) -> Result<()> {
-        for (tensor, name) in tensors.iter().zip(names) {
-            match tensor.gguf_type {
-                Some(gguf_type) => txn.set_attribute(name, TYPE_KEY, gguf_type)?,
-                None if txn.attributes(name).contains_key(TYPE_KEY) => {
-                    txn.remove_attribute(name, TYPE_KEY)?
-                }
-                None => {}
-            }
-        }
-        Ok(())
+        tensors.iter().zip(names).try_for_each(|(tensor, name)| set_type(txn, name, tensor.gguf_type))
+    }
+
+    /// Saves the [attributes](Self::attributes_of) of a tensor for the tensor with a name in a transaction, and removes those
+    /// that an earlier tensor of this name had from a file. An import does this by itself; call it for what is saved with
+    /// [`write_elements`](Self::write_elements).
+    ///
+    /// ```
+    /// use stridemap::Store;
+    /// use stridemap_interop::{ForeignFile, gguf};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/gguf/common.gguf");
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.write(|txn| {
+    ///     txn.save("x", &[1u8, 2])?;
+    ///     ForeignFile::open(path)?.copy_attributes_of("blocks.Q4_0", txn, "x")
+    /// })?;
+    /// assert_eq!(store.snapshot().attributes("x")[gguf::TYPE_KEY], "Q4_0");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Transaction::set_attribute`].
+    pub fn copy_attributes_of(&self, name: &str, txn: &mut Transaction<'_>, new: &str) -> Result<()> {
+        let attributes = self.attributes_of(name);
+        set_type(txn, new, attributes.get(TYPE_KEY).map(String::as_str))
     }
 
     /// Copies the storages that these tensors share. Returns them by index.
@@ -214,6 +230,14 @@ impl ForeignFile {
             shared.extend(key.map(|key| (file, key)));
         }
         Ok(shared)
+    }
+}
+
+fn set_type(txn: &mut Transaction<'_>, name: &str, gguf_type: Option<&str>) -> Result<()> {
+    match gguf_type {
+        Some(gguf_type) => txn.set_attribute(name, TYPE_KEY, gguf_type),
+        None if txn.attributes(name).contains_key(TYPE_KEY) => txn.remove_attribute(name, TYPE_KEY),
+        None => Ok(()),
     }
 }
 

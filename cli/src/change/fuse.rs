@@ -112,13 +112,7 @@ impl<'a> Fused<'a> {
                 let header = Header::contiguous(info.header.dtype(), info.header.size());
                 let header = header.and_then(|header| header.with_dim_names(names)).map_err(refused)?;
                 txn.save_header(name, &header.with_storage_offset(offset), storage)?;
-                match file.attributes_of(&info.name).get(TYPE_KEY) {
-                    Some(known) => txn.set_attribute(name, TYPE_KEY, known)?,
-                    None if txn.attributes(name).contains_key(TYPE_KEY) => {
-                        txn.remove_attribute(name, TYPE_KEY)?
-                    }
-                    None => {}
-                }
+                file.copy_attributes_of(&info.name, txn, name)?;
                 offset += info.header.numel();
             }
         }
