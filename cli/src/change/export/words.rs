@@ -22,9 +22,9 @@ impl<'a> Words<'a> {
         Words::before(words, words_after_separator())
     }
 
-    /// Splits the words. The last `named` ones, which follow `--`, are names, unless the file to write is among them, too.
+    /// Splits the words. The last `named` ones, which follow `--`, are names. If all do, the first is the file to write.
     fn before(words: &'a [OsString], named: usize) -> Self {
-        let end = words.len().checked_sub(named).filter(|&end| end > 0).unwrap_or(words.len());
+        let end = words.len().saturating_sub(named);
         let outputs = words.iter().take(end).rposition(|word| is_output(word));
         let (sources, rest) = words.split_at(outputs.unwrap_or(0));
         let (out, names) =
@@ -53,8 +53,8 @@ mod tests {
             (&["b.npz", "c.pt", "-", "w"], 0, (2, "-")),
             (&["out.npz", "'x.npy'"], 0, (0, "out.npz")),
             (&["out.npz", "x.npy"], 1, (0, "out.npz")),
-            (&["out.npz", "x.npy"], 2, (1, "x.npy")),
-            (&["out.npz", "x.npy"], 3, (1, "x.npy")),
+            (&["out.npz", "x.npy"], 2, (0, "out.npz")),
+            (&["out.npz", "x.npy"], 3, (0, "out.npz")),
             // No file to write: the first word was probably meant.
             (&["out.txt", "w"], 0, (0, "out.txt")),
         ] {
