@@ -71,6 +71,7 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     plan.check_whole(&store)?;
+    plan.note_ties(&snapshot)?;
     drop(snapshot); // The commit deletes what no snapshot needs.
     args.before.apply(&mut txn)?;
     let (before_bytes, after_bytes) = plan.sizes();
@@ -236,6 +237,29 @@ impl<'a> Plan<'a> {
             quoted(&first.info.name),
             first.info.header.dtype()
         ));
+    }
+
+    /// Says which tensors were tied to one that is replaced, and stay as they are.
+    fn note_ties(&self, snapshot: &Snapshot) -> Result<()> {
+        let selected: BTreeSet<&str> = self.items.iter().map(|item| item.info.name.as_str()).collect();
+        let mut replaced: BTreeMap<(u64, usize), Vec<&TensorInfo>> = BTreeMap::new();
+        for Item { info, new, does, .. } in &self.items {
+            if *does == Does::Convert && *new == info.name {
+                replaced.entry((info.storage_id, info.header.storage_offset())).or_default().push(info);
+            }
+        }
+        for other in snapshot.iter_tensors("")? {
+            let other = other?;
+            let there = replaced.get(&(other.storage_id, other.header.storage_offset()));
+            let tied = there.into_iter().flatten().find(|info| info.header == other.header);
+            if let Some(info) = tied.filter(|_| !selected.contains(other.name.as_str())) {
+                let (name, other) = (quoted(&info.name), quoted(&other.name));
+                message(&format!(
+                    "note: {other} stays as it is, and is no longer tied to {name}; give both names to keep the tie"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn print(&self, out: &mut impl Write) -> Result<()> {

@@ -180,3 +180,17 @@ fn damaged_elements_are_not_converted() {
     assert!(run.stderr.contains("nothing was converted; leave out what is affected"), "{run:?}");
     assert_eq!(dtypes(&dir), before);
 }
+
+#[test]
+fn tie_with_a_tensor_that_is_not_selected_ends_with_a_note() {
+    let dir = dir();
+    let said = dir.messages(&["convert", "s.smap", "head", "--to", "float16"]);
+    let note = "note: enc.w stays as it is, and is no longer tied to head; give both names to keep the tie\n";
+    assert!(said.contains(note), "{said}");
+    // A copy under another name ends no tie, and two that are converted together stay tied.
+    let said = dir.messages(&["convert", "s.smap", "enc.w", "--to", "float16", "--as", "half"]);
+    assert!(!said.contains("tied"), "{said}");
+    dir.messages(&["ln", "s.smap", "enc.w", "again"]);
+    let said = dir.messages(&["convert", "s.smap", "enc.w", "again", "--to", "float16"]);
+    assert!(!said.contains("tied"), "{said}");
+}
