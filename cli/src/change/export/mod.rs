@@ -1,33 +1,32 @@
 //! `export`: writes tensors of stores and files to a file in another format, or copies a store.
 
+mod checks;
+mod format;
 mod sources;
 mod store_copy;
 mod words;
+mod write;
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal as _, Write};
+use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::{ErrorKind, Tensor};
-use stridemap_interop::npz::Packing;
-use stridemap_interop::{gguf, npy, npz, safetensors};
 
 use super::stdin::PIPE;
 use crate::args::{Existing, External, Reading};
 use crate::error::{Error, Result, output_error};
-use crate::history::split;
-use crate::in_place::Outputs;
 use crate::names::{names, one_line, quoted};
-use crate::output_file::{check_parent_dir, check_replaceable};
-use crate::remote::shown;
+use crate::output_file::check_parent_dir;
 use crate::ui::{advance, counted, examples, loaded_record, message, write_json};
+use checks::{check_contents, check_files, check_flags, check_pipe, check_tags};
+use format::{Format, Order};
 use sources::Sources;
 use store_copy::copy;
 use words::Words;
+use write::{Texts, files, write};
 
 pub(crate) use words::is_output;
 
@@ -131,51 +130,6 @@ impl<'a> Export<'a> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Order {
-    /// Row-major
-    #[value(name = "C", alias = "c")]
-    C,
-    /// Column-major
-    #[value(name = "F", alias = "f")]
-    F,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Npy,
-    Safetensors,
-    Gguf,
-    #[value(skip)]
-    Npz,
-    #[value(skip)]
-    Store,
-}
-
-impl Format {
-    /// Returns the format that the options select.
-    fn of(args: &Export<'_>) -> Result<Self> {
-        let out = args.out;
-        if args.is_piped() {
-            // npz and stores cannot be piped.
-            return Ok(args.options.format.unwrap_or(Format::Safetensors));
-        }
-        let argument_hint = if args.names.is_empty() { "" } else { "; OUT comes before the names" };
-        match out.extension().and_then(OsStr::to_str) {
-            Some("smap") => Ok(Format::Store),
-            Some("safetensors") => Ok(Format::Safetensors),
-            Some("gguf") => Ok(Format::Gguf),
-            Some("npy") => Ok(Format::Npy),
-            Some("npz") => Ok(Format::Npz),
-            _ => {
-                let why = "the extension selects the format and must be .safetensors, .gguf, .npy, .npz, or .smap \
-                           for a copy of the store";
-                Err(Error::at("export", out, format_args!("{why}{argument_hint}")))
-            }
-        }
-    }
-}
-
 pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let args = &Export::of(args)?;
     check_pipe(args)?;
@@ -263,195 +217,5 @@ fn note_other_model(args: &Export<'_>, format: Format, is_sharded: bool) {
     if matches!(format, Format::Safetensors) && !args.is_piped() && other.exists() {
         let other = other.display();
         message(&format!("note: {other} also exists; delete it, or programs may load it instead"));
-    }
-}
-
-/// Refuses tensors that the file cannot hold, and a prefix that selects nothing.
-fn check_contents(
-    args: &Export<'_>,
-    format: Format,
-    tensors: &[(String, Tensor)],
-    has_attributes: bool,
-) -> Result<()> {
-    let refused = |why| Err(Error::at("export", args.out, why));
-    let is_npy = matches!(format, Format::Npy);
-    let writes_attributes = matches!(format, Format::Safetensors | Format::Gguf) && has_attributes;
-    if tensors.iter().any(|(name, _)| name.is_empty()) && !is_npy {
-        let prefix = &args.options.prefix;
-        return match prefix.as_str() {
-            "" => refused(
-                "a tensor has no name; import the file with --rename =NEW, and export the store".to_owned(),
-            ),
-            _ => refused(format!(
-                "the tensor {prefix:?} has no name without the prefix; use a longer name or a shorter prefix"
-            )),
-        };
-    }
-    if tensors.is_empty() && !writes_attributes && !args.options.prefix.is_empty() {
-        let why = format!("no name begins with {:?}; ls lists the names", args.options.prefix);
-        return Err(Error::NoMatch(format!("export {}: {why}", args.out.display())));
-    }
-    if is_npy && tensors.len() != 1 {
-        let what = format!("a .npy file holds one tensor, not {}", tensors.len());
-        return refused(format!("{what}; name the one to export, or write an .npz file"));
-    }
-    Ok(())
-}
-
-/// Returns the options for a safetensors file.
-fn model<'a>(args: &Export<'_>, attributes: &'a BTreeMap<String, String>) -> safetensors::Export<'a> {
-    let export = safetensors::Export::new().metadata(attributes).on_existing(args.options.existing.policy());
-    match args.options.max_shard_size {
-        Some(max_shard_bytes) => export.max_shard_bytes(max_shard_bytes),
-        None => export,
-    }
-}
-
-/// Returns the paths of the files to write. The last one is that by which the tensors are opened: the index, if they
-/// are split into shards.
-fn files(args: &Export<'_>, format: Format, tensors: &[(String, Tensor)]) -> Result<Vec<PathBuf>> {
-    match format {
-        _ if args.is_piped() => Ok(Vec::new()),
-        Format::Safetensors => Ok(model(args, &BTreeMap::new()).paths(args.out, tensors)?),
-        _ => Ok(vec![args.out.to_path_buf()]),
-    }
-}
-
-/// Refuses to replace a file unless `--force` is given, and always one that a store uses in place. Returns whether a
-/// file is replaced.
-fn check_files(
-    args: &Export<'_>,
-    files: &[PathBuf],
-    tensors: &[(String, Tensor)],
-    sources: &Sources,
-) -> Result<bool> {
-    let mut is_replacing = false;
-    // The index is named first.
-    for file in files.last().into_iter().chain(files) {
-        is_replacing |= check_replaceable("export", file, args.options.existing.force)?;
-    }
-    let names = tensors.iter().map(|(name, _)| name.as_str()).collect();
-    let outputs = Outputs { command: "export", paths: files, names };
-    sources.iter().try_for_each(|input| outputs.check(input))?;
-    Ok(is_replacing)
-}
-
-/// What is written beside the tensors, if the format has it.
-#[derive(Clone, Copy)]
-struct Texts<'a> {
-    attributes: &'a BTreeMap<String, String>,
-    /// The types of tensors that no dtype has, by name in the file.
-    types: &'a BTreeMap<String, String>,
-}
-
-/// Writes the tensors. Returns the number of files with elements, and the names that had to be changed.
-fn write(
-    args: &Export<'_>,
-    format: Format,
-    tensors: &[(String, Tensor)],
-    texts: Texts<'_>,
-    out: &mut impl Write,
-    progress: impl FnMut(u64),
-) -> stridemap::Result<(usize, Vec<(String, String)>)> {
-    let (path, existing) = (args.out, args.options.existing.policy());
-    let order = match args.options.order {
-        Order::C => stridemap_interop::Order::C,
-        Order::F => stridemap_interop::Order::F,
-    };
-    match (format, tensors) {
-        (Format::Safetensors, _) => {
-            let export = model(args, texts.attributes);
-            if args.is_piped() {
-                export.write_to(out, tensors, progress)?;
-            } else {
-                // Several files are shards and an index.
-                return Ok((export.write(path, tensors, progress)?.len().max(2) - 1, Vec::new()));
-            }
-        }
-        (Format::Gguf, _) => {
-            let export = gguf::Export::new().metadata(texts.attributes).types(texts.types);
-            let export = export.on_existing(existing);
-            if args.is_piped() {
-                export.write_to(out, tensors, progress)?;
-            } else {
-                export.write(path, tensors, progress)?;
-            }
-        }
-        (Format::Npy, [(_, tensor)]) => {
-            let export = npy::Export::new().order(order).on_existing(existing);
-            if args.is_piped() {
-                export.write_to(out, tensor, progress)?;
-            } else {
-                export.write(path, tensor, progress)?;
-            }
-        }
-        (Format::Npz, _) => {
-            let packing = if args.options.compress { Packing::Deflated } else { Packing::Stored };
-            let export = npz::Export::new().order(order).packing(packing);
-            return Ok((1, export.on_existing(existing).write(path, tensors, progress)?));
-        }
-        (Format::Npy | Format::Store, _) => unreachable!("refused by check_contents, or written by copy"),
-    }
-    Ok((1, Vec::new()))
-}
-
-/// Refuses `--tags` for anything but a copy of a whole store.
-fn check_tags(args: &Export<'_>, format: Format) -> Result<()> {
-    let refused = |why: &str| Err(Error::at("export", args.out, why));
-    let store = args.sources.first().copied().unwrap_or(Path::new(""));
-    match split(store) {
-        _ if !args.options.tags => Ok(()),
-        _ if !matches!(format, Format::Store) => {
-            refused("--tags is for a copy of the store; name it COPY.smap")
-        }
-        _ if !args.names.is_empty() => {
-            refused("--tags copies whole generations; leave out the names, or leave out --tags")
-        }
-        Some((store, tag)) => refused(&format!(
-            "--tags copies all tagged generations and the newest one; name the store, {}, without @{tag}",
-            shown(store)
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Refuses to write a file to a terminal, and flags that do not apply to standard output, or to a file.
-fn check_pipe(args: &Export<'_>) -> Result<()> {
-    let refused = |why| Err(Error::at("export", args.out, why));
-    if !args.is_piped() {
-        return match args.options.format {
-            Some(_) => refused("--format is for standard output; the extension of a file selects its format"),
-            None => Ok(()),
-        };
-    }
-    if args.options.json {
-        return refused("--json is for files; standard output gets the tensors");
-    }
-    if args.options.max_shard_size.is_some() {
-        return refused("--max-shard-size is for files; standard output is always one file");
-    }
-    if io::stdout().is_terminal() && !args.options.existing.is_dry_run() {
-        return refused("standard output is a terminal; redirect it to a file or a pipe");
-    }
-    Ok(())
-}
-
-/// Refuses flags that do not apply to the format: the user probably meant a different format.
-fn check_flags(args: &Export<'_>, format: Format) -> Result<()> {
-    let refused = |why| Err(Error::at("export", args.out, why));
-    match format {
-        Format::Safetensors | Format::Gguf | Format::Store if args.options.order != Order::C => {
-            refused("--order is for .npy and .npz files; others are always row-major")
-        }
-        Format::Gguf | Format::Npy | Format::Npz | Format::Store if args.options.max_shard_size.is_some() => {
-            refused("--max-shard-size is for .safetensors files; others are always one file")
-        }
-        Format::Store if !args.options.prefix.is_empty() => {
-            refused("--prefix is for files in other formats; a copy of a store keeps its names")
-        }
-        Format::Safetensors | Format::Gguf | Format::Npy | Format::Store if args.options.compress => {
-            refused("--compress is for .npz files; others are never compressed")
-        }
-        _ => Ok(()),
     }
 }
