@@ -6,17 +6,18 @@ use std::path::PathBuf;
 
 use indicatif::HumanBytes;
 use stridemap::{
-    DType, ErrorKind, OnExisting, Snapshot, Source, StorageKind, Store, Tensor, TensorInfo, Transaction,
+    DType, ErrorKind, OnExisting, Snapshot, StorageKind, Store, Tensor, TensorInfo, Transaction,
 };
 use stridemap_interop::gguf::TYPE_KEY;
 
+use super::cast::{Cast, kind};
 use super::plan::{header, info, replacing};
 use crate::args::{Existing, External, parse_dtype};
 use crate::error::{Error, Result};
 use crate::history::{Before, Replaced};
 use crate::input::{check_writable, open_store};
 use crate::names::{Pattern, names, new_name, pattern, quoted};
-use crate::pieces::{Cut, Pieces, steady};
+use crate::pieces::steady;
 use crate::ui::{advance, counted, examples, message};
 
 /// Convert tensors to another dtype, in one commit: all or none
@@ -48,9 +49,6 @@ pub(crate) struct ConvertArgs {
     #[command(flatten)]
     external: External,
 }
-
-/// The number of elements that are converted at a time.
-const PIECE_ELEMS: usize = 1 << 20;
 
 pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&args.external.options(), &args.store)?;
@@ -312,57 +310,5 @@ impl<'a> Plan<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// The elements of a tensor, converted in pieces.
-struct Cast<'a> {
-    tensor: Tensor,
-    to: DType,
-    progress: &'a dyn Fn(u64),
-}
-
-impl Source for Cast<'_> {
-    fn dtype(&self) -> DType {
-        self.to
-    }
-
-    fn size(&self) -> Vec<usize> {
-        self.tensor.size().to_vec()
-    }
-
-    fn names(&self) -> Vec<Option<&str>> {
-        Source::names(&self.tensor)
-    }
-
-    fn write_to(&self, sink: &mut dyn FnMut(&[u8]) -> stridemap::Result<()>) -> stridemap::Result<()> {
-        for piece in Pieces::of(vec![self.tensor.clone()], PIECE_ELEMS, Cut::Outermost) {
-            for view in piece?.views {
-                view.to_dtype(self.to)?.write_to(sink)?;
-                (self.progress)(view.nbytes() as u64);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What kind of numbers a dtype has. A glob converts only numbers of one kind to each other.
-#[derive(PartialEq, Eq)]
-enum Kind {
-    Bool,
-    Integer,
-    Float,
-    Complex,
-    /// Two numbers in a byte, which no conversion takes apart.
-    Packed,
-}
-
-fn kind(dtype: DType) -> Kind {
-    match dtype {
-        DType::Bool => Kind::Bool,
-        DType::F4E2M1FNx2 => Kind::Packed,
-        _ if dtype.is_floating_point() => Kind::Float,
-        _ if dtype.is_complex() => Kind::Complex,
-        _ => Kind::Integer,
     }
 }

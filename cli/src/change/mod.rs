@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod attr;
+mod cast;
 pub(crate) mod convert;
 pub(crate) mod copy;
 pub(crate) mod edit;
