@@ -94,7 +94,6 @@ pub mod history {
     pub use crate::store::{At, LogEntry, Retention, TagInfo};
 }
 pub mod import;
-mod kept;
 mod layout;
 pub mod maintenance;
 #[cfg(doctest)]

@@ -5,6 +5,7 @@
 mod external_paths;
 mod file_system;
 mod foreign;
+pub(crate) mod kept;
 mod lock_holders;
 mod locked_file;
 mod omit_step;

@@ -14,6 +14,7 @@ use rustix::process::{FlockType, fcntl_getlk};
 use tempfile::NamedTempFile;
 
 use super::file_system::Locks;
+use super::kept::{self, Kind};
 use super::open_dirs::OpenDirs;
 use super::shared_watch::SharedWatch;
 use super::watch::Inotify;
@@ -21,7 +22,6 @@ use super::{
     Access, Disk, DiskFile, ExternalError, ExternalFiles, FileId, FileStat, LockHolders, LockMode,
     STAGE_PREFIX, SyncDirError, Watch, external_paths, file_system, is_named,
 };
-use crate::kept::{self, Kind};
 
 /// The operating system's file system: all of it by default, or the directories of one store as opened by
 /// [`hold`](Disk::hold).

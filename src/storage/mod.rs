@@ -12,7 +12,7 @@
 //! | heap storage | bytes in memory, of a tensor that was never saved | `file/heap_bytes.rs` |
 //! | hint | an advice, given ahead of a read | `map/advice.rs` |
 //! | in place | how mutable and live storages change: the file itself, not a new one | `file/in_place.rs` |
-//! | kept mapping, kept file | a mapping or an open file that is reused by the next load of its storage | `file/open_storages.rs`, `../kept.rs` |
+//! | kept mapping, kept file | a mapping or an open file that is reused by the next load of its storage | `file/open_storages.rs`, `../disk/kept.rs` |
 //! | kind | sealed, mutable, live or external: who may change the bytes | `file/storage_kind.rs` |
 //! | known tail | the last, incomplete chunk of a storage that a handle has appended to, and its digest so far | `grow/known_tails.rs` |
 //! | live storage | elements that any process changes at any time, by atomics | `file/live.rs` |

@@ -3,8 +3,8 @@
 use bytemuck::Zeroable;
 
 use crate::available_memory;
+use crate::disk::kept::{self, Kind};
 use crate::error::Result;
-use crate::kept::{self, Kind};
 use crate::storage::map::mapping::prefer_huge_pages;
 
 /// Zeroed bytes on the heap, aligned for every element type.

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::in_place::InPlaceFile;
+use crate::disk::kept::{self, Keeper, KeptQuota, Kind};
 use crate::disk::{DiskFile, ForkCheck, LockMode};
 use crate::error::Result;
-use crate::kept::{self, Keeper, KeptQuota, Kind};
 
 /// The files of one storage, open to be locked.
 ///

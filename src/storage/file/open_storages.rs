@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 
 use stridemap_format::StorageRecord;
 
-use crate::kept::{self, Keeper, KeptQuota, Kind};
+use crate::disk::kept::{self, Keeper, KeptQuota, Kind};
 use crate::storage::Storage;
 
 /// The storages that a handle has opened, by id. All tensors on a storage share it.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 
 use super::file_registry::{FileRegistry, HeldLock, Purpose, lock, notify_unlocked};
+use crate::disk::kept::{self, Kind};
 use crate::disk::{DiskFile, FileId, OwnerProcess};
-use crate::kept::{self, Kind};
 
 impl FileRegistry {
     /// Records that the calling thread has locked a file, as its only holder or together with threads that already

@@ -25,9 +25,9 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::address_space::Reservation;
+use crate::disk::kept::{self, Kind};
 use crate::disk::{DiskFile, FileId, LockMode, OwnerProcess};
 use crate::error::Result;
-use crate::kept::{self, Kind};
 use crate::storage::open_file::{MapError, broken};
 
 /// The purpose of a lock on a file.

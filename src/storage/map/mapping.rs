@@ -17,8 +17,8 @@ use super::advice::Hint;
 use super::file_lock::FileLock;
 use super::file_registry::{self, MappedAs, Purpose, Region};
 use crate::available_memory;
+use crate::disk::kept::{self, Kind};
 use crate::disk::{FileId, FileStat, FileSystem, LockMode};
-use crate::kept::{self, Kind};
 use crate::storage::open_file::MapError;
 
 /// The size of a huge page on most processors, in bytes.

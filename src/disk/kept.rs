@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::disk::OwnerProcess;
+use super::process::OwnerProcess;
 
 /// The number of mappings that all handles of a process together keep. The kernel allows a process 65,530 by default, and the
 /// rest of the program needs some of them.
