@@ -26,8 +26,8 @@ use crate::ui::{counted, examples, joined, message, short_record, write_json};
 ///
 /// With --stack, tensors whose names differ in a number, such as the experts of a layer, get one more name for all of them:
 /// EXPR is a name with {} in the place of the number. The number becomes the first dimension. If there are several {}, the
-/// last is this number, and NEW has the others. The tensors must lie at equal distances in one storage: import --fuse lays
-/// them so. The reverse is an expression that ends with [{}], which stands for every position of the first dimension; NEW
+/// last is this number, and NEW has the others. The tensors must lie at equal distances in one storage: import --fuse stores
+/// them one after another. The reverse is an expression that ends with [{}], which stands for every position of the first dimension; NEW
 /// then has a {} for it.
 #[derive(clap::Args)]
 #[command(after_help = expr::help(&[

@@ -50,7 +50,7 @@ pub(crate) struct ImportArgs {
     pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// Lay the tensors whose names in the store are PATTERN, with a number in the place of {}, one after another in the order
+    /// Store the tensors whose names in the store are PATTERN, with a number in the place of {}, one after another in the order
     /// of the numbers: 'experts.{}.up', so that view --stack gives them one name. If there are several {}, the last is this
     /// number. Repeatable
     #[arg(long, value_name = "PATTERN", conflicts_with = "in_place")]

@@ -55,7 +55,7 @@ pub(super) fn stacks(
             Uneven::Unlike(why) => told(Error::Refused(format!("{why}; a tensor has one dtype and one size"))),
             Uneven::Apart(why) => told(Error::Refused(format!(
                 "{why}, and a view needs them at equal distances in one storage; import their files with --fuse {}, \
-                 which copies them so",
+                 which stores them one after another",
                 shell_word(&pattern.text)
             ))),
             Uneven::Other(e) => e,
@@ -105,17 +105,17 @@ fn distance(infos: &[&TensorInfo]) -> Result<isize, Uneven> {
             return Err(Uneven::Unlike(format!("{name} is {a}, but {} is {b}", quoted(&other.name))));
         }
     }
-    let apart = |is_apart: &dyn Fn(&TensorInfo) -> bool, what: &str| {
+    let apart = |is_apart: &dyn Fn(&TensorInfo) -> bool, [one, many]: [&str; 2]| {
         let mut apart = others.iter().filter(|info| is_apart(info));
         let Some(example) = apart.next().map(|info| quoted(&info.name)) else { return Ok(()) };
-        let more = match apart.count() {
-            0 => String::new(),
-            count => format!(", and so have {count} more"),
-        };
-        Err(Uneven::Apart(format!("{example} has another {what} than {name}{more}")))
+        Err(Uneven::Apart(match apart.count() {
+            0 => format!("{example} {one} than {name}"),
+            count => format!("{example} and {count} more {many} than {name}"),
+        }))
     };
-    apart(&|info| info.storage_id != first.storage_id, "storage")?;
-    apart(&|info| info.header.stride() != a.stride(), "stride")?;
+    let in_another = ["is in another storage", "are in another storage"];
+    apart(&|info| info.storage_id != first.storage_id, in_another)?;
+    apart(&|info| info.header.stride() != a.stride(), ["has another stride", "have another stride"])?;
     let place = |info: &TensorInfo| info.header.storage_offset() as i128;
     let Some(second) = others.first() else { return Ok(a.numel() as isize) };
     let distance = place(second) - place(first);
@@ -125,7 +125,7 @@ fn distance(infos: &[&TensorInfo]) -> Result<isize, Uneven> {
             let bytes =
                 |from: &TensorInfo, to: &TensorInfo| (place(to) - place(from)) * a.dtype().itemsize() as i128;
             return Err(Uneven::Apart(format!(
-                "{} begins {} bytes after {}, but {} {} after {name}",
+                "{} begins {} bytes after {}, but {} begins {} bytes after {name}",
                 quoted(&after.name),
                 bytes(before, after),
                 quoted(&before.name),

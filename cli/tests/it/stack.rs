@@ -121,7 +121,7 @@ fn tensors_that_lie_apart_are_not_stacked() {
     let advice = |pattern: &str| {
         format!(
             "and a view needs them at equal distances in one storage; import their files with --fuse '{pattern}', which \
-             copies them so"
+             stores them one after another"
         )
     };
     dir.messages(&["import", "m.safetensors", "s.smap"]);
@@ -130,7 +130,7 @@ fn tensors_that_lie_apart_are_not_stacked() {
         dir.refusal(&["view", "s.smap", "--stack", PATTERN, "l{}"]),
         format!(
             "view --stack: layers.1.experts.2.up begins 192 bytes after layers.1.experts.1.up, but \
-             layers.1.experts.1.up 64 after layers.1.experts.0.up, {}",
+             layers.1.experts.1.up begins 64 bytes after layers.1.experts.0.up, {}",
             advice(PATTERN)
         )
     );
@@ -140,7 +140,7 @@ fn tensors_that_lie_apart_are_not_stacked() {
     }
     store.save_view("b.1", &store.load("b.0").unwrap().t().unwrap()).unwrap();
     for (pattern, why) in [
-        ("a.{}", "a.1 has another storage than a.0, and so have 1 more"),
+        ("a.{}", "a.1 and 1 more are in another storage than a.0"),
         ("b.{}", "b.1 has another stride than b.0"),
     ] {
         let refusal = dir.refusal(&["view", "s.smap", "--stack", pattern, "new"]);
