@@ -204,7 +204,8 @@ impl Bench {
     }
 }
 
-/// Returns the order of the contenders in a round. Over the rounds, each comes after each other one equally often.
+/// Returns the order of the contenders in a round. Over the rounds, each is the first and the last equally often. Of two or
+/// three, each also comes after each other one equally often.
 fn order(count: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.rotate_left(round / 2 % count.max(1));

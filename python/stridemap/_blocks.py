@@ -199,7 +199,7 @@ def _start_writeback(file: int, offset: int, count: int) -> None:
         return
     # A sync does the same later. After other errors, bytes may be lost without one at the sync.
     if (code := ctypes.get_errno()) not in _NO_WRITEBACK:
-        raise OSError(code, f"write to disk: {os.strerror(code)}")
+        raise OSError(code, os.strerror(code), os.readlink(f"/proc/self/fd/{file}"))
 
 
 def open_to_write(place: Store | str | os.PathLike[str]) -> Store:

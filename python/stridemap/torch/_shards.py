@@ -74,7 +74,7 @@ class ShardFiles:
 
 
 def announce(block: Tensor) -> None:
-    """Have the kernel read a block of a tensor of a store ahead, and nothing else of its file."""
+    """Have the kernel read the first MiB of a block of a tensor of a store ahead, as many as it likes, and nothing else."""
     found = block._file_range
     if found is None or not block.is_contiguous() or (file := open_storage(block, os.O_RDONLY)) is None:
         return
