@@ -99,7 +99,7 @@ def stridemap(*args):
 def check(path, *, in_place):
     expected = dict(tensors(read_checkpoint(path)))
     stridemap("import", *(["--in-place", "--external", "anywhere"] if in_place else []), path, "checkpoint.smap")
-    inspected = json.loads(stridemap("inspect", "checkpoint.smap", "--json"))
+    inspected = json.loads(stridemap("info", "--all", "checkpoint.smap", "--json"))
     headers = {header["name"]: header for header in inspected["tensors"]}
     assert headers.keys() == expected.keys(), headers.keys() ^ expected.keys()
     shared = {}

@@ -33,7 +33,7 @@ def same(left, right):
 def main():
     model = load_file(MODEL)
     stridemap("import", MODEL, "model.smap")
-    inspected = json.loads(stridemap("inspect", "model.smap", "--json"))
+    inspected = json.loads(stridemap("info", "--all", "model.smap", "--json"))
     tensors = {tensor["name"]: tensor for tensor in inspected["tensors"]}
     assert tensors.keys() == model.keys()
     for name, array in model.items():

@@ -6,17 +6,17 @@ use clap::{Parser, Subcommand};
 use stridemap::{DType, ExternalFiles, OnExisting, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
-use crate::care::{compact, du, gc, salvage, verify, watch};
-use crate::change::{append, attr, convert, copy, edit, export, import};
+use crate::care::{compact, du, salvage, verify};
+use crate::change::{append, attr, convert, copy, edit, export, import, mv};
 use crate::diff::DiffArgs;
 use crate::error::Result;
 use crate::history::{log, prune, restore, tag};
 use crate::input::Input;
-use crate::look::{info, ls, map, report, show, stats, tree};
+use crate::look::{info, ls, report, show, stats, tree};
 use crate::plot::PlotArgs;
-use crate::remote::{follow, pull, push};
-use crate::shell::{completions, man};
-use crate::ui::{Global, examples, help_width};
+use crate::remote::{pull, push};
+use crate::shell::generate;
+use crate::ui::{Global, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
 #[derive(Parser)]
@@ -70,19 +70,15 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
     spelled.parse().map_err(|_| format!("expected one of {}", names()))
 }
 
-/// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`, unless two commands
-/// have the same arguments.
+/// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Info(info::InfoArgs),
-    #[command(hide = true)]
-    Inspect(info::InfoArgs),
     Ls(ls::LsArgs),
     Tree(tree::TreeArgs),
     Show(show::ShowArgs),
     Stats(stats::StatsArgs),
     Plot(PlotArgs),
-    Map(map::MapArgs),
     Report(report::ReportArgs),
     Diff(DiffArgs),
     Import(import::ImportArgs),
@@ -90,16 +86,7 @@ pub(crate) enum Command {
     Copy(copy::CopyArgs),
     Convert(convert::ConvertArgs),
     View(edit::ViewArgs),
-    /// Save a tensor under a second name, without copying elements
-    #[command(after_help = examples(&["ln model.smap encoder.weight decoder.weight"]))]
-    Ln(edit::NewNameArgs),
-    /// Rename a tensor, or many in one commit: all or none
-    ///
-    /// If NAME is a glob, each * in NEW stands for what the one in NAME matched. If NAME is a prefix, such as 'bert.', it is
-    /// replaced by NEW, which may be empty. Attributes of the tensors, and of prefixes that match, are renamed, too. If two
-    /// tensors would get the same name, or one that exists, nothing is renamed.
-    #[command(after_help = examples(&["mv model.smap weight encoder.weight", "mv model.smap 'bert.*' 'encoder.*' -n"]))]
-    Mv(edit::NewNameArgs),
+    Mv(mv::MvArgs),
     Rm(edit::RmArgs),
     Append(append::AppendArgs),
     Attr(attr::AttrArgs),
@@ -109,16 +96,11 @@ pub(crate) enum Command {
     Prune(prune::PruneArgs),
     Du(du::DuArgs),
     Compact(compact::CompactArgs),
-    #[command(hide = true)]
-    Gc(gc::GcArgs),
     Verify(verify::VerifyArgs),
     Salvage(salvage::SalvageArgs),
-    Watch(watch::WatchArgs),
     Push(push::PushArgs),
     Pull(pull::PullArgs),
-    Follow(follow::FollowArgs),
-    Completions(completions::CompletionsArgs),
-    Man(man::ManArgs),
+    Generate(generate::GenerateArgs),
 }
 
 // A store or file to read.
@@ -171,9 +153,6 @@ pub(crate) struct Existing {
     /// Replace existing tensors or files; without this they are refused
     #[arg(long)]
     pub(crate) force: bool,
-    /// The default
-    #[arg(long = "no-clobber", hide = true)]
-    _no_clobber: bool,
     #[command(flatten)]
     dry_run: DryRun,
 }
@@ -219,6 +198,10 @@ impl External {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command as ClapCommand, CommandFactory as _};
+
     use super::*;
 
     #[test]
@@ -239,5 +222,25 @@ mod tests {
         for text in ["float", "f", "f31", "np.half", "", "torch."] {
             assert!(parse_dtype(text).unwrap_err().starts_with("expected one of bool, uint8, "), "{text}");
         }
+    }
+
+    /// Adds the commands with no commands below them, and the long options, except those that clap adds.
+    fn collect(command: &ClapCommand, (commands, options): (&mut BTreeSet<String>, &mut BTreeSet<String>)) {
+        options.extend(command.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned));
+        for below in command.get_subcommands() {
+            commands.insert(below.get_name().to_owned());
+            collect(below, (&mut BTreeSet::new(), options));
+        }
+    }
+
+    /// A user has to learn each of them, so one that is added needs a reason why it is more than the others.
+    #[test]
+    fn commands_and_options_stay_few() {
+        let (mut commands, mut options) = (BTreeSet::new(), BTreeSet::new());
+        collect(&Args::command(), (&mut commands, &mut options));
+        println!("{} commands: {}", commands.len(), commands.iter().cloned().collect::<Vec<_>>().join(" "));
+        println!("{} options: {}", options.len(), options.iter().cloned().collect::<Vec<_>>().join(" "));
+        assert!(commands.len() <= 28, "{commands:?}");
+        assert!(options.len() <= 52, "{options:?}");
     }
 }

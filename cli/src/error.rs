@@ -71,7 +71,7 @@ pub(crate) fn is_other_format(e: &stridemap::Error) -> bool {
 
 fn in_our_words(text: &str) -> String {
     let renamed = |theirs, ours| Some(format!("{ours}{}", text.strip_prefix(theirs)?));
-    let renamed = renamed("save_view", "view").or_else(|| renamed("copy to: ", "ln: "));
+    let renamed = renamed("save_view", "view").or_else(|| renamed("copy to: ", "view: "));
     let text = without_rule(renamed.as_deref().unwrap_or(text));
     if let Some((place, _)) = text.split_once(UNKNOWN_FORMAT) {
         return format!("{place}not a tensor file (supported: .safetensors, .npy, .npz, .pt, .pth, .gguf)");

@@ -36,18 +36,18 @@ use std::sync::atomic::AtomicBool;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::args::Command;
-use crate::care::{compact, du, gc, salvage, verify, watch};
+use crate::care::{compact, du, salvage, verify};
 use crate::change::{append, attr, convert, copy, edit, export, import, mv};
 use crate::error::{Error, Result};
 use crate::history::{log, prune, restore, tag};
-use crate::look::{info, ls, map, report, show, stats, tree};
-use crate::remote::{follow, pull, push};
-use crate::shell::{completions, man};
+use crate::look::{info, ls, report, show, stats, tree};
+use crate::remote::{pull, push};
+use crate::shell::generate;
 use crate::ui::Stdout;
 
 /// The exit code of a command that ran, but whose answer is no. `verify` and `compact` return it for damage (with
 /// `--materialize`, `compact` also for a skipped file), `salvage` for something that is lost or left out, `diff` for a
-/// difference, `attr` for a missing attribute, `log` for a generation that cannot be read, `watch` for a timeout, and most
+/// difference, `attr` for a missing attribute, `log` for a generation that cannot be read, and most
 /// commands for a prefix, a glob or a filter that matches nothing.
 const NEGATIVE: u8 = 1;
 const FAILED: u8 = 2;
@@ -73,11 +73,20 @@ fn run_interruptible(command: &Command) -> Result<ExitCode> {
     match (ended, interrupt::exit_code()) {
         (Some(ended), None) => ended,
         // A signal is the usual end of these.
-        (Some(ended), Some(_)) if matches!(command, Command::Watch(_) | Command::Follow(_)) => ended,
+        (Some(ended), Some(_)) if is_endless(command) => ended,
         (Some(Err(_)), code) if interrupt::has_stopped() => interrupted(command, code),
         // The command had done its work, and said so, before it could notice the signal.
         (Some(ended), Some(code)) => ended.map(|_| ExitCode::from(code)),
         (None, code) => interrupted(command, code),
+    }
+}
+
+/// Returns whether a command runs until a signal ends it.
+fn is_endless(command: &Command) -> bool {
+    match command {
+        Command::Log(args) => args.is_endless(),
+        Command::Pull(args) => args.is_endless(),
+        _ => false,
     }
 }
 
@@ -111,10 +120,8 @@ fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Import(args) => import::run(args, &mut out)?,
         Command::Export(args) => export::run(args, &mut out)?,
-        Command::Info(args) => info::run(args, args.full, &mut out)?,
-        Command::Inspect(args) => info::run(args, true, &mut out)?,
+        Command::Info(args) => info::run(args, &mut out)?,
         Command::Tree(args) => tree::run(args, &mut out)?,
-        Command::Map(args) => map::run(args, &mut out)?,
         Command::Report(args) => report::run(args, &mut out)?,
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
         Command::Ls(args) => is_positive = ls::run(args, &mut out)?,
@@ -124,7 +131,6 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Copy(args) => copy::run(args, &mut out)?,
         Command::Convert(args) => convert::run(args, &mut out)?,
         Command::View(args) => edit::view(args, &mut out)?,
-        Command::Ln(args) => edit::ln(args, &mut out)?,
         Command::Mv(args) => mv::mv(args, &mut out)?,
         Command::Rm(args) => edit::rm(args, &mut out)?,
         Command::Attr(args) => attr::run(args, &mut out)?,
@@ -133,17 +139,13 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Restore(args) => restore::run(args, &mut out)?,
         Command::Prune(args) => prune::run(args, &mut out)?,
         Command::Append(args) => append::run(args, &mut out)?,
-        Command::Gc(args) => gc::run(args, &mut out)?,
         Command::Compact(args) => is_positive = compact::run(args, &mut out)?,
         Command::Du(args) => du::run(args, &mut out)?,
         Command::Verify(args) => is_positive = verify::run(args, &mut out)?,
         Command::Salvage(args) => is_positive = salvage::run(args, &mut out)?,
-        Command::Watch(args) => is_positive = watch::run(args, &mut out)?,
         Command::Push(args) => push::run(args, &mut out)?,
         Command::Pull(args) => pull::run(args, &mut out)?,
-        Command::Follow(args) => follow::run(args, &mut out)?,
-        Command::Completions(args) => completions::run(args, &mut out)?,
-        Command::Man(args) => man::run(args, &mut out)?,
+        Command::Generate(args) => generate::run(args, &mut out)?,
     }
     out.flush()?;
     Ok(if is_positive { ExitCode::SUCCESS } else { ExitCode::from(NEGATIVE) })
@@ -151,12 +153,12 @@ fn run(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command has something to do, or to find out, after its output has been closed.
 fn has_effect_or_answer(command: &Command) -> bool {
-    use Command::{Du, Export, Follow, Info, Inspect, Log, Ls, Map, Show, Stats, Tag, Tree, Watch};
+    use Command::{Du, Export, Info, Log, Ls, Pull, Show, Stats, Tag, Tree};
     match command {
         Export(args) => !args.is_piped(),
         Tag(args) => !args.is_list(),
-        Info(_) | Inspect(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Map(_) | Du(_) | Log(_) | Watch(_)
-        | Follow(_) => false,
+        Pull(args) => !args.is_endless(),
+        Info(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Du(_) | Log(_) => false,
         _ => true,
     }
 }

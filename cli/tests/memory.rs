@@ -70,7 +70,7 @@ fn no_hostile_file_makes_the_executable_take_much_memory() {
     let target = dir.path().join("target.smap");
     let target = target.to_str().unwrap();
     let empty = Path::new(ROOT).join("tests/data/stores/good/empty/store");
-    let (code, base) = run(&["inspect", empty.to_str().unwrap()]);
+    let (code, base) = run(&["info", "--all", empty.to_str().unwrap()]);
     assert_eq!(code, Some(0));
     let damaged = in_folder("tests/data/stores/damaged").into_iter().map(|path| path.join("store"));
     let stores: Vec<_> = damaged.chain(in_folder(&made[0])).collect();
@@ -84,12 +84,16 @@ fn no_hostile_file_makes_the_executable_take_much_memory() {
         .filter(is_hostile);
     let files: Vec<_> = pickles.chain(in_folder(&made[1])).collect();
     for (command, paths) in
-        [("inspect", &stores), ("ls", &stores), ("verify", &stores), ("inspect", &files), ("import", &files)]
+        [("info", &stores), ("ls", &stores), ("verify", &stores), ("info", &files), ("import", &files)]
     {
         let mut most = (0, String::new());
         for path in paths {
             let name = path.to_str().unwrap();
-            let args: &[&str] = if command == "import" { &[command, name, target] } else { &[command, name] };
+            let args: &[&str] = match command {
+                "import" => &[command, name, target],
+                "info" => &[command, "--all", name],
+                _ => &[command, name],
+            };
             let (code, taken) = run(args);
             // If only elements are damaged, headers are still listed. A newer version is not damage.
             let is_newer = name.contains("-version-");

@@ -151,7 +151,7 @@ fn report_kept_bytes(usage: &DiskUsage, compacted: &Compacted) {
 }
 
 /// Prints how many files were deleted.
-pub(crate) fn report_deleted(deleted: Collected, out: &mut impl Write) -> Result<()> {
+fn report_deleted(deleted: Collected, out: &mut impl Write) -> Result<()> {
     let (files, bytes) = (counted(deleted.file_count, "file"), counted(deleted.size_bytes, "byte"));
     Ok(writeln!(out, "deleted {files}, {bytes}")?)
 }

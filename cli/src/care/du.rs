@@ -12,6 +12,7 @@ use crate::args::Source;
 use crate::error::Result;
 use crate::history::split;
 use crate::input::{Input, stored_bytes};
+use crate::look::map::{self, MapOptions};
 use crate::names::{one_line, quoted};
 use crate::remote::is_url;
 use crate::ui::{
@@ -25,7 +26,7 @@ use crate::ui::{
 ///
 /// Reachable bytes are those of tensors, and what a compaction keeps beside them. Tagged bytes are those that the newest
 /// generation does not need, but a tag keeps. Held bytes are no longer needed, but a reader still uses them, or a writer
-/// is writing them. Reclaimable bytes can be freed by gc or compact. Everything else is metadata: headers, checksums, the
+/// is writing them. Reclaimable bytes can be freed by compact. Everything else is metadata: headers, checksums, the
 /// directories, and files that are not the store's. The sum is what du -sb prints. With -v, lists the files with bytes
 /// that are not needed, and why they are there.
 ///
@@ -36,13 +37,27 @@ use crate::ui::{
 /// shared with other tensors. The next columns say what removing the tensors frees: rm the storages that have no other
 /// tensors, and compact after it what only these tensors use of other storages, with --all if that is less than a quarter of
 /// a storage. What tags keep is free after the tags are removed, too.
+///
+/// With --map, shows which tensors share which bytes. On a terminal, each storage is a bar, followed by a bar for each of its
+/// tensors, in order of their first byte. █ are bytes of one tensor, ▓ bytes of several, ░ mostly bytes between the elements
+/// of a view, and · bytes of no tensor: padding, which a compaction keeps, or unreachable bytes, which it can free. The last
+/// lines name the tensors that share bytes. If there are more than 50 storages, those with at most one tensor and no
+/// unreachable bytes are not drawn. If a storage has more than 50 tensors, those that share no byte are not drawn. A tensor
+/// is compared with at most 64 earlier tensors. For many dimensions with unusual strides, it may not be determined whether
+/// tensors share bytes; a note then says so.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.pt", "du model.smap --json | jq .reclaimable_bytes"]))]
+#[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.pt --map", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
     /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), in place of the whole store
     #[arg(index = 2, value_name = "NAME")]
     patterns: Vec<String>,
-    /// Print one JSON object
+    /// Show which tensors share which bytes
+    #[arg(long)]
+    map: bool,
+    /// With --map, draw every storage and every tensor
+    #[arg(long, requires = "map", conflicts_with = "json")]
+    all: bool,
+    /// Print one JSON object; with --map, it has all storages and all tensors
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -51,6 +66,10 @@ pub(crate) struct DuArgs {
 
 pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&StoreOptions::new())?;
+    if args.map {
+        let options = MapOptions { names: &args.patterns, all: args.all, json: args.json };
+        return map::print(&input, &options, out);
+    }
     let is_newest = !is_url(&args.source.path) && split(&args.source.path).is_none();
     if !args.patterns.is_empty() {
         let patterns = du_patterns::usages(&args.patterns, &input, is_newest)?;

@@ -7,7 +7,7 @@ use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use stridemap::maintenance::{Loss, Salvaged};
 
-use crate::args::External;
+use crate::args::{DryRun, External};
 use crate::error::{Error, Result};
 use crate::history::split;
 use crate::input::{explain, reporting_waits};
@@ -23,7 +23,7 @@ use crate::ui::{advance, counted, examples, message, write_json};
 ///
 /// One generation is copied, without tags. Tags are left out even if their generations are whole: export STORE@TAG
 /// NEW.smap copies such a generation. If the newest generation is whole, remove the damaged tags with tag -d, and
-/// copy the store with export STORE NEW.smap --tags.
+/// copy the store with export STORE NEW.smap --all.
 ///
 /// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
 /// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
@@ -32,19 +32,18 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// interrupted. NEW must not exist; it appears when it is complete. A killed salvage leaves a .stage-*
 /// directory beside NEW; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["salvage model.smap --verify-only", "salvage model.smap salvaged.smap"]))]
+#[command(after_help = examples(&["salvage model.smap -n", "salvage model.smap salvaged.smap"]))]
 pub(crate) struct SalvageArgs {
     /// The damaged store
     pub(crate) store: PathBuf,
     /// The store to make
-    #[arg(required_unless_present = "verify_only")]
+    #[arg(required_unless_present = "dry_run")]
     pub(crate) new: Option<PathBuf>,
-    /// Only list what would be lost, and make nothing
-    #[arg(long)]
-    verify_only: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     external: External,
 }
@@ -52,7 +51,7 @@ pub(crate) struct SalvageArgs {
 /// Runs the command. Returns whether nothing is lost or left out.
 pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
     check_local(&args.store)?;
-    let new = args.new.as_deref().filter(|_| !args.verify_only);
+    let new = args.new.as_deref().filter(|_| !args.dry_run.dry_run);
     if let Some(new) = new {
         check_parent_dir("salvage", new)?;
     }
@@ -108,7 +107,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
             if tags.len() == 1 { "is" } else { "are" },
             command_line("export", &[&format!("{path}@{tag}"), "NEW.smap"]),
             command_line("tag -d", &[&path, "TAG"]),
-            command_line("export --tags", &[&path, "NEW.smap"])
+            command_line("export --all", &[&path, "NEW.smap"])
         ));
     }
     Ok(is_complete)

@@ -17,7 +17,7 @@ use crate::ui::{Column, Table, examples, joined, message, width, write_json};
 /// List, print, set or remove attributes: texts under keys
 ///
 /// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'.
-/// info --full also prints all attributes.
+/// info --all also prints all attributes.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["attr set model.smap license MIT", "attr get model.smap unit --of depth"]))]
 pub(crate) struct AttrArgs {

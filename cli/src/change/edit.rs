@@ -1,4 +1,4 @@
-//! `view`, `ln` and `rm`: add and remove names. No elements are copied.
+//! `view` and `rm`: add and remove names. No elements are copied.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -9,7 +9,7 @@ use serde_json::json;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
 use super::freed::{Freed, Frees};
-use super::plan::{begin, info, replacing};
+use super::plan::{begin, header, info, replacing};
 use super::stack;
 use super::stack::Planned;
 use crate::args::{DryRun, Existing, External};
@@ -22,7 +22,9 @@ use crate::input::open_store;
 use crate::names::{PLACE, name, names, new_name, one_line, quoted};
 use crate::ui::{counted, examples, joined, message, short_record, write_json};
 
-/// Save a view of a tensor under a new name, without copying elements
+/// Save a tensor, or a view of one, under a new name, without copying elements
+///
+/// A NAME without operations gets a second name, with the same attributes.
 ///
 /// With --stack, tensors whose names differ in a number, such as the experts of a layer, get one more name for all of them:
 /// EXPR is a name with {} in the place of the number. The number becomes the first dimension. If there are several {}, the
@@ -32,13 +34,14 @@ use crate::ui::{counted, examples, joined, message, short_record, write_json};
 #[derive(clap::Args)]
 #[command(after_help = expr::help(&[
     "view model.smap 'weight.t()' weight_t",
+    "view model.smap encoder.weight decoder.weight",
     "view model.smap --stack 'layers.{}.experts.{}.up' 'layers.{}.experts.up'",
     "view model.smap 'experts.up[{}]' 'experts.{}.up'",
 ]))]
 pub(crate) struct ViewArgs {
     /// The store
     pub(crate) store: PathBuf,
-    /// The view to save
+    /// The tensor or view to save
     pub(crate) expr: String,
     /// The new name
     pub(crate) new: String,
@@ -51,22 +54,6 @@ pub(crate) struct ViewArgs {
     before: Before,
     #[command(flatten)]
     pub(crate) external: External,
-}
-
-// The arguments of `ln` and `mv`.
-#[derive(clap::Args)]
-pub(crate) struct NewNameArgs {
-    /// The store
-    pub(crate) store: PathBuf,
-    /// The name of the tensor
-    #[arg(value_name = "NAME")]
-    pub(crate) old: String,
-    /// The new name
-    pub(crate) new: String,
-    #[command(flatten)]
-    pub(super) existing: Existing,
-    #[command(flatten)]
-    pub(super) before: Before,
 }
 
 /// Remove tensors in one commit: all or none
@@ -93,6 +80,9 @@ pub(crate) struct RmArgs {
 pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
     let options = (args.external.options(), &args.existing, &args.before);
     commit(&args.store, options, out, |txn, snapshot| {
+        if let Some(old) = name_to_save(args, txn)? {
+            return save_name(args, &old, (txn, snapshot)).map(Some);
+        }
         let (mut lines, mut replaced) = (Vec::new(), BTreeSet::new());
         for Planned { what, view, new } in views_to_save(args, (txn, snapshot))? {
             let new = new_name("view", &new, txn)?;
@@ -145,18 +135,31 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
     }
 }
 
-pub(crate) fn ln(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
-    let options = (StoreOptions::new(), &args.existing, &args.before);
-    commit(&args.store, options, out, |txn, snapshot| {
-        let (old, new) = (name(&args.old, txn)?, new_name("ln", &args.new, txn)?);
-        if old == new && txn.contains(&old)? {
-            return Ok(None);
-        }
-        let replacing = replacing("ln", &new, (txn, snapshot), &args.existing)?;
-        txn.copy(&old, &new)?;
-        let what = format!("{}, a second name of {}{replacing}", quoted(&new), quoted(&old));
-        Ok(Some(Change::of_one("add", "added", what, new)))
-    })
+/// Returns the name to save if the expression has no operations. Swapped arguments are left to [`view_to_save`].
+fn name_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Option<String>> {
+    if args.stack || expr::is_operation(&args.new, txn)? {
+        return Ok(None);
+    }
+    let old = name(&args.expr, txn)?;
+    if !txn.contains(&old)? {
+        return Ok(None);
+    }
+    expr::note_name(&args.expr, txn)?;
+    Ok(Some(old))
+}
+
+/// Saves a tensor under a second name, with its attributes. Its elements need not be readable.
+fn save_name(
+    args: &ViewArgs,
+    old: &str,
+    (txn, snapshot): (&mut Transaction<'_>, &Snapshot),
+) -> Result<Change> {
+    let new = new_name("view", &args.new, txn)?;
+    let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
+    txn.copy(old, &new)?;
+    let described = info(snapshot, old)?.map_or_else(String::new, |info| format!(" ({})", header(&info)));
+    let what = format!("{}{described} as {}{replacing}", quoted(old), quoted(&new));
+    Ok(Change::of_one("save", "saved", what, new))
 }
 
 pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {

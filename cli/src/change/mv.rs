@@ -2,18 +2,41 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::path::PathBuf;
 
 use stridemap::{Snapshot, StoreOptions, Transaction};
 
-use super::edit::{Change, NewNameArgs, commit};
+use super::edit::{Change, commit};
 use super::plan::{header, info, replacing};
 use super::rename::PatternRename;
 use crate::args::Existing;
 use crate::error::{Error, Result};
+use crate::history::Before;
 use crate::names::{Pattern, name, new_name, pattern, quoted, selecting_hint};
-use crate::ui::counted;
+use crate::ui::{counted, examples};
 
-pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
+/// Rename a tensor, or many in one commit: all or none
+///
+/// If NAME is a glob, each * in NEW stands for what the one in NAME matched. If NAME is a prefix, such as 'bert.', it is
+/// replaced by NEW, which may be empty. Attributes of the tensors, and of prefixes that match, are renamed, too. If two
+/// tensors would get the same name, or one that exists, nothing is renamed.
+#[derive(clap::Args)]
+#[command(after_help = examples(&["mv model.smap weight encoder.weight", "mv model.smap 'bert.*' 'encoder.*' -n"]))]
+pub(crate) struct MvArgs {
+    /// The store
+    store: PathBuf,
+    /// The name of the tensor
+    #[arg(value_name = "NAME")]
+    old: String,
+    /// The new name
+    new: String,
+    #[command(flatten)]
+    existing: Existing,
+    #[command(flatten)]
+    before: Before,
+}
+
+pub(crate) fn mv(args: &MvArgs, out: &mut impl Write) -> Result<()> {
     let options = (StoreOptions::new(), &args.existing, &args.before);
     commit(&args.store, options, out, |txn, snapshot| {
         let old = pattern(&args.old, txn)?;
@@ -25,7 +48,7 @@ pub(crate) fn mv(args: &NewNameArgs, out: &mut impl Write) -> Result<()> {
 }
 
 fn rename(
-    args: &NewNameArgs,
+    args: &MvArgs,
     old: &str,
     (txn, snapshot): (&mut Transaction<'_>, &Snapshot),
 ) -> Result<Option<Change>> {
@@ -45,7 +68,7 @@ fn rename(
 
 /// Returns the pattern of the arguments, in which each `*` stands for the same text in both names. A prefix is one with
 /// a `*` at its end.
-fn star_pattern(args: &NewNameArgs, old: &Pattern, txn: &Transaction<'_>) -> Result<PatternRename> {
+fn star_pattern(args: &MvArgs, old: &Pattern, txn: &Transaction<'_>) -> Result<PatternRename> {
     let refused = |why: String| Err(Error::Refused(format!("mv: {why}")));
     // A text in quotes is the name of one tensor.
     let new = if name(&args.new, txn)? == args.new { args.new.as_str() } else { "" };

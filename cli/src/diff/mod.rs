@@ -8,6 +8,7 @@ mod report;
 mod values;
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -42,7 +43,7 @@ use values::{Difference, Failure, Side, compare};
 /// (@). The last line is a summary. Exit code: 0 if there is no difference, 1 if there is one, 2 after an error.
 /// If a tensor cannot be read, the others are still compared.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["diff model.safetensors model.smap", "diff model.smap@v1 model.smap@v2 'encoder.*'", "diff model.smap model.smap --prefix-a old. --prefix-b new.", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
+#[command(after_help = examples(&["diff model.safetensors model.smap", "diff model.smap@v1 model.smap@v2 'encoder.*'", "diff model.smap model.smap --prefix old.=new.", "diff before.pt after.pt --rtol 1e-5 --json | jq .equal"]))]
 pub(crate) struct DiffArgs {
     /// The first store, tagged generation (STORE@TAG), or file
     pub(crate) a: PathBuf,
@@ -51,12 +52,10 @@ pub(crate) struct DiffArgs {
     /// Compare only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), and no attributes
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Compare the tensors of A whose names begin with P, by the rest of their names, and no attributes
-    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
-    prefix_a: String,
-    /// The same for B
-    #[arg(long, value_name = "P", default_value = "", hide_default_value = true)]
-    prefix_b: String,
+    /// Compare the tensors whose names begin with P, by the rest of their names, and no attributes; with P=Q, their names begin
+    /// with P in A, and with Q in B
+    #[arg(long, value_name = "P[=Q]", default_value = "", hide_default_value = true, value_parser = parse_prefixes)]
+    prefix: Prefixes,
     /// Compare values of different dtypes, cast to the wider; different dtypes are then no difference
     #[arg(long)]
     cast: bool,
@@ -74,7 +73,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, conflicts_with_all = ["rtol", "atol", "long", "sort"])]
     pub(crate) no_values: bool,
     /// Also compare strides, which tensors share bytes, dimension names and attributes
-    #[arg(long, conflicts_with_all = ["names", "prefix_a", "prefix_b"])]
+    #[arg(long, conflicts_with_all = ["names", "prefix"])]
     pub(crate) strict: bool,
     /// Largest difference, relative to the value in B
     #[arg(long, value_name = "R", default_value = "0", hide_default_value = true, value_parser = parse_tolerance)]
@@ -101,6 +100,18 @@ impl DiffArgs {
     }
 }
 
+/// The beginnings of the names that are compared.
+#[derive(Clone)]
+struct Prefixes {
+    a: String,
+    b: String,
+}
+
+fn parse_prefixes(text: &str) -> Result<Prefixes, Infallible> {
+    let (a, b) = text.split_once('=').unwrap_or((text, text));
+    Ok(Prefixes { a: a.to_owned(), b: b.to_owned() })
+}
+
 fn parse_tolerance(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(x) if (0. ..f64::INFINITY).contains(&x) => Ok(x),
@@ -115,9 +126,9 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
     let selection = Selection::of(args, &a, &b)?;
     let mut size_bytes = 0u64;
     if !args.no_values {
-        for tensor in a.tensors(&args.prefix_a)? {
+        for tensor in a.tensors(&args.prefix.a)? {
             let tensor = tensor?;
-            if selection.contains(&tensor.name[args.prefix_a.len()..]) {
+            if selection.contains(&tensor.name[args.prefix.a.len()..]) {
                 size_bytes = size_bytes.saturating_add(tensor.header.nbytes() as u64);
             }
         }

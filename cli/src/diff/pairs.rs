@@ -20,7 +20,7 @@ pub(super) struct Selection {
 impl Selection {
     /// Returns what the arguments select. A pattern or a prefix that selects nothing is refused.
     pub(super) fn of(args: &DiffArgs, a: &Input, b: &Input) -> CommandResult<Self> {
-        let (prefix_a, prefix_b) = (args.prefix_a.clone(), args.prefix_b.clone());
+        let (prefix_a, prefix_b) = (args.prefix.a.clone(), args.prefix.b.clone());
         let contains = |name: &str| {
             Ok(a.contains(&format!("{prefix_a}{name}"))? || b.contains(&format!("{prefix_b}{name}"))?)
         };

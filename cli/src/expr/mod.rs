@@ -96,14 +96,22 @@ pub(crate) fn view(text: &str, tensors: &impl Named, copies: Copies) -> Result<(
         };
         return Ok((expr.name.clone(), expr.apply(tensor, copies)?));
     }
-    if let Ok(expr) = Expr::parse(text)
+    note_name(text, tensors)?;
+    Ok((text.to_owned(), tensors.load(text)?))
+}
+
+/// Says that a text which is the name of a tensor is used as this name, if it is also an expression for a view of another
+/// tensor.
+pub(crate) fn note_name(text: &str, tensors: &impl Named) -> Result<()> {
+    if tensors.contains(text)?
+        && let Ok(expr) = Expr::parse(text)
         && let expr = expr.split_properties(tensors)?
         && expr.name != text
         && tensors.contains(&expr.name)?
     {
         message(&expr.note_of_name());
     }
-    Ok((text.to_owned(), tensors.load(text)?))
+    Ok(())
 }
 
 /// Returns whether the text is an operation on a tensor, and not the name of one.

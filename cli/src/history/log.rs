@@ -10,6 +10,7 @@ use stridemap::{ErrorKind, NameChanges, Result as LibraryResult, Snapshot, Store
 use super::of_one_generation;
 use super::recovery::at;
 use super::time::{time_cell, utc};
+use super::watch;
 use crate::error::{Error, Result};
 use crate::input::open_to_look;
 use crate::names::{one_line, shell_word};
@@ -28,14 +29,33 @@ use crate::ui::{Column, Table, bytes_cell, examples, warn, write_json};
 ///
 /// On a terminal, times are in your time zone. In a pipe and in JSON, they are in UTC: 2026-01-31T12:00:00.000000000Z.
 /// JSON has the names of the tensors.
+///
+/// With --follow, prints a line for each commit by any process from now on, until it is interrupted: the generation, the time
+/// of the commit, and how many names were added (+), changed (~) or removed (-), with the first three of each (--verbose
+/// prints all). Then come the tags that were made, each with its generation, and those that were removed. Commits that
+/// arrive faster than they can be printed are combined: "7 since 4" shows the changes in generations 5 to 7. Changes in
+/// place are not commits, and are not shown.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["log model.smap", "log model.smap --json | jq -r .tags[]"]))]
+#[command(after_help = examples(&["log model.smap", "log model.smap --json | jq -r .tags[]", "log model.smap --follow"]))]
 pub(crate) struct LogArgs {
     /// The store, or its URL
     pub(crate) store: PathBuf,
-    /// Print one JSON object per generation
+    /// Print a line for each commit from now on
+    #[arg(long)]
+    follow: bool,
+    /// With --follow, stop after N lines
+    #[arg(long, value_name = "N", requires = "follow")]
+    count: Option<u64>,
+    /// Print one JSON object per generation, or per line
     #[arg(long)]
     json: bool,
+}
+
+impl LogArgs {
+    /// Whether the command runs until a signal ends it.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.follow
+    }
 }
 
 const COLUMNS: [Column; 8] = [
@@ -51,6 +71,9 @@ const COLUMNS: [Column; 8] = [
 
 /// Runs the command. Returns whether all generations can be read.
 pub(crate) fn run(args: &LogArgs, out: &mut impl Write) -> Result<bool> {
+    if args.follow {
+        return watch::run(&args.store, args.count, args.json, out).map(|()| true);
+    }
     let store = open_to_look(&StoreOptions::new(), &args.store)?;
     let mut table = Table::new(&COLUMNS);
     let mut unreadable = Vec::new();

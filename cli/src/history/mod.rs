@@ -9,6 +9,7 @@ pub(crate) mod restore;
 pub(crate) mod tag;
 mod tag_changes;
 mod time;
+mod watch;
 
 use stridemap::{Snapshot, Store};
 
@@ -17,9 +18,12 @@ use crate::error::{Error, Result};
 pub(crate) use at::{check_untagged, snapshot_at, split};
 pub(crate) use before::Before;
 pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
+#[cfg(feature = "remote")]
 pub(crate) use tag_changes::{TagChanges, Tags, tags};
 #[cfg(feature = "remote")]
 pub(crate) use time::{parse_duration, time_cell, utc};
+#[cfg(feature = "remote")]
+pub(crate) use watch::is_output_closed;
 
 /// How often something is read again, because another process commits meanwhile.
 const MAX_TRIES: u32 = 1000;

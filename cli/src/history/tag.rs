@@ -32,7 +32,7 @@ use crate::ui::{Column, Table, counted, examples, message, write_json};
 /// the tensors, but not their elements.
 ///
 /// With -d, what a process still reads, and what was restored and removed again, is not deleted at once: the message
-/// says what gc frees later.
+/// says what compact frees later.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["tag model.smap", "tag model.smap v1 -m 'before fine-tuning'", "tag -d model.smap v1"]))]
 pub(crate) struct TagArgs {
@@ -236,9 +236,9 @@ fn report_unfreed(store: &Store, before: &DiskUsage, after: &DiskUsage) {
     let garbage = after.spare.iter().filter(is_garbage).map(|file| file.spare_bytes);
     let bytes = garbage.fold(0, u64::saturating_add);
     if bytes > 0 {
-        let gc = command_line("gc", &[&store.path().to_string_lossy()]);
+        let compact = command_line("compact", &[&store.path().to_string_lossy()]);
         let more = if freed(before, after).is_empty() { "" } else { " more" };
-        message(&format!("note: {gc} frees {}{more}", HumanBytes(bytes)));
+        message(&format!("note: {compact} frees {}{more}", HumanBytes(bytes)));
     }
     note_without_tags(store, before, after).iter().for_each(|note| message(note));
 }

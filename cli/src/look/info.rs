@@ -34,11 +34,11 @@ const MAX_WARNINGS: usize = 3;
 /// .safetensors, .npy, .npz, .pt and .gguf files are read in place; tensors have the names that an import would use. In
 /// JSON, a file has no uuid and no generation.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["info model.safetensors", "info model.smap --full", "info model.smap --json | jq .store"]))]
+#[command(after_help = examples(&["info model.safetensors", "info model.smap --all", "info model.smap --json | jq .store"]))]
 pub(crate) struct InfoArgs {
     /// Also print all tensors, storages and attributes
     #[arg(long)]
-    pub(crate) full: bool,
+    all: bool,
     /// Print one JSON object; its modules, attributes and warnings are complete
     #[arg(long)]
     json: bool,
@@ -46,13 +46,12 @@ pub(crate) struct InfoArgs {
     source: Source,
 }
 
-/// Runs `info`, or `inspect`, which is another name of `info --full`.
-pub(crate) fn run(args: &InfoArgs, is_full: bool, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(args: &InfoArgs, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&StoreOptions::new())?;
     let summary = Summary::of(&input, None)?;
     if args.json {
-        write_description(&summary, &input, is_full, out)
-    } else if is_full {
+        write_description(&summary, &input, args.all, out)
+    } else if args.all {
         tables::print(&summary, &input, out)
     } else {
         print(&summary, &input, out)
@@ -73,7 +72,7 @@ struct Description<'a, T, S> {
     attributes_of: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-fn write_description(summary: &Summary, input: &Input, is_full: bool, out: &mut impl Write) -> Result<()> {
+fn write_description(summary: &Summary, input: &Input, has_all: bool, out: &mut impl Write) -> Result<()> {
     let mut attributes_of = BTreeMap::<String, BTreeMap<String, String>>::new();
     for ((scope, key), value) in input.attributes().iter() {
         attributes_of.entry(scope.clone()).or_default().insert(key.clone(), value.clone());
@@ -86,8 +85,8 @@ fn write_description(summary: &Summary, input: &Input, is_full: bool, out: &mut 
         out,
         Description {
             store: summary,
-            tensors: is_full.then_some(tensors),
-            storages: is_full.then_some(storages),
+            tensors: has_all.then_some(tensors),
+            storages: has_all.then_some(storages),
             attributes,
             attributes_of,
         },
@@ -138,7 +137,7 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     if has_outside {
         groups.add_row(row("", "other tensors".to_owned(), "", summary.outside));
     }
-    groups.print_section(0, "--full", out)?;
+    groups.print_section(0, "--all", out)?;
     print_list("attributes", &attributes(input), MAX_ATTRIBUTES, out)?;
     print_list("warnings", &summary.warnings, MAX_WARNINGS, out)
 }
@@ -165,7 +164,7 @@ fn attributes(input: &Input) -> Vec<String> {
     input.attributes().iter().map(line).collect()
 }
 
-/// Prints what `info` and `info --full` begin with.
+/// Prints what `info` and `info --all` begin with.
 pub(super) fn print_head(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     let mut line = |label: &str, value: &str| print_line(label, value, 12, out);
     line("path", &one_line(&summary.path))?;
@@ -236,7 +235,7 @@ fn row(label: &str, name: String, times: &str, totals: Totals) -> [String; COLUM
 fn print_list(label: &str, items: &[String], most: usize, out: &mut impl Write) -> Result<()> {
     let shown = if items.len() > most { most - 1 } else { items.len() };
     let left_out = items.len() - shown;
-    let more = (left_out > 0).then(|| format!("{left_out} more; --full has all of them"));
+    let more = (left_out > 0).then(|| format!("{left_out} more; --all has all of them"));
     let lines = items.iter().take(shown).chain(&more);
     for (index, item) in lines.enumerate() {
         let label = if index == 0 { label } else { "" };

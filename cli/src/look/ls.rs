@@ -11,13 +11,12 @@ use super::size_pattern::{SizePattern, parse_size_pattern};
 use crate::args::{Source, parse_dtype};
 use crate::error::Result;
 use crate::names::{Pattern, listed, pattern, quoted, selecting_hint};
-use crate::size::parse_size;
 use crate::ui::{Column, Table, bytes_cell, examples, message, print_grid, tensor_record, width, write_json};
 
 /// List the tensors of a store or a file
 ///
 /// On a terminal, names are in columns; in a pipe, each name is on its own line. Numbers in names count as numbers:
-/// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype, --size and --min-bytes leave no tensor, the exit
+/// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --size leave no tensor, the exit
 /// code is 1.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
@@ -32,10 +31,10 @@ pub(crate) struct LsArgs {
     #[arg(long, requires = "long")]
     human_readable: bool,
     /// Print one name on each line, without quotes where possible
-    #[arg(short = '1', long = "one", conflicts_with_all = ["null", "json"])]
+    #[arg(short = '1', conflicts_with_all = ["null", "json"])]
     one: bool,
     /// End each name with a zero byte, for xargs -0
-    #[arg(short = '0', long, conflicts_with = "json")]
+    #[arg(short = '0', conflicts_with = "json")]
     null: bool,
     /// Sort by name, or by bytes or number of elements (numel), largest first
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]
@@ -46,9 +45,6 @@ pub(crate) struct LsArgs {
     /// Only tensors of these sizes, where * is any: '*,384' for matrices with 384 columns; can be given more than once
     #[arg(long, value_name = "SIZES", value_parser = parse_size_pattern)]
     size: Vec<SizePattern>,
-    /// Only tensors of at least this many bytes: 1000, 4K, 4KiB, 1MB
-    #[arg(long, alias = "min-size", value_name = "SIZE", value_parser = parse_size)]
-    min_bytes: Option<u64>,
     /// Print one JSON object per tensor
     #[arg(long)]
     json: bool,
@@ -92,7 +88,6 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     infos.retain(|info| {
         args.size.is_empty() || args.size.iter().any(|pattern| pattern.matches(info.header.size()))
     });
-    infos.retain(|info| args.min_bytes.is_none_or(|least| info.header.nbytes() as u64 >= least));
     // Tensors with equal keys stay in the order of their names.
     match args.sort {
         Sort::Name => {}
@@ -113,11 +108,7 @@ pub(crate) fn run(args: &LsArgs, out: &mut impl Write) -> Result<bool> {
     if !unknown.is_empty() {
         message(&format!("ls {}: no tensor matches {}", args.source.path.display(), unknown.join(" or ")));
     } else if !is_missing && infos.is_empty() && count > 0 {
-        let given = [
-            (!args.dtype.is_empty(), "--dtype"),
-            (!args.size.is_empty(), "--size"),
-            (args.min_bytes.is_some(), "--min-bytes"),
-        ];
+        let given = [(!args.dtype.is_empty(), "--dtype"), (!args.size.is_empty(), "--size")];
         let given = given.into_iter().filter_map(|(is_given, name)| is_given.then_some(name));
         let given = given.collect::<Vec<_>>().join(" and ");
         message(&format!("ls {}: no tensor is left by {given}", args.source.path.display()));

@@ -1,19 +1,17 @@
-//! `map`: shows which tensors share which bytes.
+//! `du --map`: shows which tensors share which bytes.
 
 use std::io::Write;
 use std::ops::Range;
 
 use serde_json::{Value, json};
-use stridemap::StoreOptions;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::sharing::{self, PlacedTensor, StorageMap, StorageUsage};
-use crate::args::Source;
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
 use crate::ui::{
-    Column, MAX_ROWS, Table, bytes_cell, counted, examples, joined, shorten, storage_id, width, write_json,
+    Column, MAX_ROWS, Table, bytes_cell, counted, joined, shorten, storage_id, width, write_json,
 };
 
 /// Above this number of storages, those with at most one tensor and no unreachable bytes are not drawn. Above this
@@ -23,31 +21,14 @@ const MANY: usize = 50;
 /// The maximum number of runs of bytes of a tensor in JSON.
 const MAX_RUNS: u64 = 1000;
 
-/// Show which tensors share which bytes
-///
-/// On a terminal, each storage is a bar, followed by a bar for each of its tensors, in order of their first byte. █ are
-/// bytes of one tensor, ▓ bytes of several, ░ mostly bytes between the elements of a view, and · bytes of no tensor.
-/// Bytes of no tensor are either padding, which a compaction keeps, or unreachable bytes, which it can free. The last
-/// lines name the tensors that share bytes.
-///
-/// If there are more than 50 storages, those with at most one tensor and no unreachable bytes are not drawn. If a
-/// storage has more than 50 tensors, those that share no byte are not drawn. A tensor is compared with at most 64
-/// earlier tensors. For many dimensions with unusual strides, it may not be determined whether tensors share bytes; a
-/// note then says so.
-#[derive(clap::Args)]
-#[command(after_help = examples(&["map model.smap", "map model.smap 'encoder.*' --json | jq .storages"]))]
-pub(crate) struct MapArgs {
-    /// Only the storages of these tensors, by name, by glob ('*.weight') or by prefix ('encoder.')
-    #[arg(index = 2, value_name = "NAME")]
-    names: Vec<String>,
-    /// Draw every storage and every tensor
-    #[arg(long)]
-    all: bool,
-    /// Print one JSON object with all storages and all tensors
-    #[arg(long, conflicts_with = "all")]
-    json: bool,
-    #[command(flatten)]
-    source: Source,
+/// What is shown.
+pub(crate) struct MapOptions<'a> {
+    /// Only the storages of these tensors; all if it is empty.
+    pub(crate) names: &'a [String],
+    /// Draw every storage and every tensor.
+    pub(crate) all: bool,
+    /// Print one JSON object.
+    pub(crate) json: bool,
 }
 
 const COLUMNS: [Column; 4] = [
@@ -57,33 +38,33 @@ const COLUMNS: [Column; 4] = [
     Column::new("").shortenable().drop_order(0),
 ];
 
-pub(crate) fn run(args: &MapArgs, out: &mut impl Write) -> Result<()> {
-    let input = args.source.open(&StoreOptions::new())?;
-    let selected = names(&args.names, &input)?;
+/// Prints which tensors of a store or file share which bytes.
+pub(crate) fn print(input: &Input, options: &MapOptions<'_>, out: &mut impl Write) -> Result<()> {
+    let selected = names(options.names, input)?;
     for name in &selected {
         if !input.contains(name)? {
             // The error suggests similar names.
             let _ = input.load(name)?;
         }
     }
-    let mut maps = StorageMap::read_all(&input)?;
+    let mut maps = StorageMap::read_all(input)?;
     if !selected.is_empty() {
         maps.retain(|map| map.tensors.iter().any(|tensor| selected.contains(&tensor.info.name)));
     }
-    if args.json {
-        let storages: Vec<Value> = maps.iter().map(|map| record(map, &input)).collect();
+    if options.json {
+        let storages: Vec<Value> = maps.iter().map(|map| record(map, input)).collect();
         return write_json(out, json!({ "storages": storages }));
     }
     let Some(width) = width() else { return print_data(&maps, out) };
     let bar_width = bar_width(&maps, width);
     let mut drawn = Drawn { table: Table::new(&COLUMNS), bar_width, row_count: 0, skipped_tensors: 0 };
     let storage_count = maps.len();
-    if storage_count > MANY && !args.all {
+    if storage_count > MANY && !options.all {
         maps.retain(|map| map.tensors.len() > 1 || map.usage.unreachable_bytes > 0);
     }
     let skipped_storages = storage_count - maps.len();
     for map in &maps {
-        drawn.add(map, args);
+        drawn.add(map, options.all);
     }
     drawn.table.print(drawn.row_count, "--json", out)?;
     let skipped = [
@@ -156,12 +137,12 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn add(&mut self, map: &StorageMap, args: &MapArgs) {
+    fn add(&mut self, map: &StorageMap, is_complete: bool) {
         let (storage, size_bytes) = (&map.storage, map.storage.size_bytes);
         let cells = Cells { count: self.bar_width, size_bytes: size_bytes.max(1) };
         self.add_row(|| [storage_id(storage.id), cells.of_storage(map), bytes_cell(size_bytes), notes(map)]);
         let is_drawn =
-            |tensor: &&PlacedTensor| args.all || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
+            |tensor: &&PlacedTensor| is_complete || map.tensors.len() <= MANY || !tensor.sharers.is_empty();
         let tensors: Vec<&PlacedTensor> = map.tensors.iter().filter(is_drawn).collect();
         self.skipped_tensors += (map.tensors.len() - tensors.len()) as u64;
         for (index, tensor) in tensors.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write};
 
+use clap::ValueEnum;
 use serde::Serialize;
 use stridemap::{ErrorKind, PrintOptions, Result as LibraryResult, Scalar, Snapshot, Tensor};
 use stridemap_interop::npy;
@@ -19,56 +20,44 @@ use crate::ui::{List, element, write_json};
 
 /// Print the elements of a tensor or view
 ///
-/// The format and its options are those of PyTorch. Lines have PyTorch's width, whatever the terminal's is. With --csv,
-/// each row is a line: a vector is printed as a column, and a tensor of more than two dimensions as all of its rows.
+/// The text is that of PyTorch, with its width of lines, whatever the terminal's is: of more than 1000 elements, it shows those
+/// at the edges, and of each number 4 digits after the decimal point. --format csv prints all elements with all their digits,
+/// and each row is a line: a vector is printed as a column, and a tensor of more than two dimensions as all of its rows.
 #[derive(clap::Args)]
 #[command(after_help = expr::help(&["show model.smap 'encoder.weight[0, ::2]'"]))]
 pub(crate) struct ShowArgs {
     /// The tensor or view; not needed if there is only one tensor
     #[arg(index = 2)]
     pub(crate) expr: Option<String>,
-    #[command(flatten)]
-    text: Text,
+    /// Print all elements as PyTorch does, also of a tensor with more than 1000
+    #[arg(long, conflicts_with_all = ["json", "format"])]
+    all: bool,
     /// Print one JSON object with all elements in row-major order
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print all elements as comma-separated values, with all their digits
-    #[arg(long, conflicts_with_all = ["json", "npy"])]
-    csv: bool,
-    /// Write the bytes of a .npy file, for a pipe
-    #[arg(long, conflicts_with = "json")]
-    npy: bool,
+    /// Print all elements in another format
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
+    format: Option<Format>,
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
     pub(crate) external: External,
 }
 
-// The options for text, which JSON, CSV and npy do not have.
-#[derive(clap::Args)]
-#[group(multiple = true, conflicts_with_all = ["json", "csv", "npy"])]
-struct Text {
-    /// Print N digits after the decimal point
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(..=100))]
-    precision: u16,
-    /// Print N elements at each edge of a dimension, if a tensor has more than 1000 elements
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
-    edge_items: u32,
-    /// Break lines after N characters
-    #[arg(long, value_name = "N", default_value = "80")]
-    line_width: usize,
-    /// Print all elements
-    #[arg(long)]
-    full: bool,
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Comma-separated values, with all their digits
+    Csv,
+    /// The bytes of a .npy file, for a pipe
+    Npy,
 }
 
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 16;
 
 pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
-    if args.npy && io::stdout().is_terminal() {
-        let why =
-            "show: --npy writes bytes that a terminal does not show; redirect the output to a file or a pipe";
+    if args.format == Some(Format::Npy) && io::stdout().is_terminal() {
+        let why = "show: --format npy writes bytes that a terminal does not show; redirect the output to a file or a pipe";
         return Err(Error::Refused(why.to_owned()));
     }
     let source = args.source.open(&args.external.options())?;
@@ -76,8 +65,10 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
     let found = expr::view(&expr, &source, Copies::Allowed);
     let (name, view) = found.map_err(|e| with_tag(e, &expr, &source))?;
     let (view, _guard) = steady(&view)?;
-    if args.json {
-        write_json(
+    match args.format {
+        Some(Format::Csv) => write_csv(&view, out),
+        Some(Format::Npy) => npy::Export::new().write_to(out, &view, |_| ()).map_err(output_error),
+        None if args.json => write_json(
             out,
             View {
                 name: &name,
@@ -87,21 +78,14 @@ pub(crate) fn run(args: &ShowArgs, out: &mut impl Write) -> Result<()> {
                 storage_offset: view.storage_offset(),
                 values: List(|| Ok(elements(view.clone()).map(|it| it.map(element)))),
             },
-        )
-    } else if args.csv {
-        write_csv(&view, out)
-    } else if args.npy {
-        npy::Export::new().write_to(out, &view, |_| ()).map_err(output_error)
-    } else {
-        let Text { precision, edge_items, line_width, full } = args.text;
-        let defaults = PrintOptions::default();
-        let options = PrintOptions {
-            precision: precision.into(),
-            threshold: if full { usize::MAX } else { defaults.threshold },
-            edge_items: edge_items as usize,
-            line_width,
-        };
-        Ok(writeln!(out, "{}", view.to_text(&options)?)?)
+        ),
+        None => {
+            let mut options = PrintOptions::default();
+            if args.all {
+                options.threshold = usize::MAX;
+            }
+            Ok(writeln!(out, "{}", view.to_text(&options)?)?)
+        }
     }
 }
 

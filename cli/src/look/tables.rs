@@ -1,4 +1,4 @@
-//! `info --full`: the tensors, the storages and the attributes.
+//! `info --all`: the tensors, the storages and the attributes.
 
 use std::io::Write;
 use std::sync::Arc;

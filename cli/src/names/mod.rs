@@ -104,7 +104,7 @@ pub(crate) fn names(texts: &[String], tensors: &impl Named) -> Result<BTreeSet<S
 /// Refuses a view, or the beginning of names, in place of a name. Any other text is left to the command.
 fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
     if is_operation(text, tensors)? {
-        let advice = "save the view first (stridemap view), or write it with stridemap show --npy";
+        let advice = "save the view first (stridemap view), or write it with stridemap show --format npy";
         return Err(Error::Refused(format!("{text:?} is a view, and this command takes names; {advice}")));
     }
     selecting_hint(name, tensors)?.map_or(Ok(()), |why| Err(Error::Refused(why)))

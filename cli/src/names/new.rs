@@ -17,7 +17,7 @@ pub(crate) fn is_like_a_file(path: &Path) -> bool {
 }
 
 /// Returns the new name that an argument stands for, as [`name`] does. Refuses the path of a file, which the user may
-/// have meant: `ln a.smap x b.smap` does not copy to `b.smap`. A text in quotes or after `--`, and a name that a tensor
+/// have meant: `view a.smap x b.smap` does not copy to `b.smap`. A text in quotes or after `--`, and a name that a tensor
 /// already has, are always names.
 pub(crate) fn new_name(command: &str, text: &str, tensors: &impl Named) -> Result<String> {
     let name = name(text, tensors)?;

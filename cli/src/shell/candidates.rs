@@ -21,7 +21,7 @@ use crate::remote::is_url;
 const MAX_NAMES: usize = 500;
 
 /// The value names of positional arguments that are neither paths nor names of tensors.
-const OTHERS: [&str; 4] = ["KEY", "VALUE", "COMMAND", "URL"];
+const OTHERS: [&str; 3] = ["KEY", "VALUE", "URL"];
 
 /// The options whose value is the name of a tensor or the beginning of one.
 const OPTIONS: [&str; 5] = ["fuse", "of", "prefix", "rename", "skip"];
@@ -30,9 +30,9 @@ const OPTIONS: [&str; 5] = ["fuse", "of", "prefix", "rename", "skip"];
 const TAG_COMMANDS: [&str; 3] = ["tag", "restore", "prune"];
 
 /// The commands that take `STORE@TAG`.
-const LOOKING: [&str; 16] = [
-    "info", "inspect", "ls", "tree", "show", "stats", "plot", "map", "report", "diff", "export", "copy",
-    "verify", "du", "list", "get",
+const LOOKING: [&str; 14] = [
+    "info", "ls", "tree", "show", "stats", "plot", "report", "diff", "export", "copy", "verify", "du",
+    "list", "get",
 ];
 
 /// Returns the command with completions for every argument that is a path, the name of a tensor or a tag.

@@ -1,4 +1,4 @@
-//! `completions`: prints the script that makes a shell complete the words of a command line.
+//! `generate bash`, `zsh` and `fish`: prints the script that makes a shell complete the words of a command line.
 //!
 //! The script runs this program for each completion, with `STRIDEMAP_COMPLETE` set.
 
@@ -12,18 +12,6 @@ use super::candidates::with_names;
 use crate::args::Args;
 use crate::error::{Error, Result};
 
-/// Print a script that completes commands, options, paths, tensor names and tags
-///
-/// Load it when the shell starts: add the line of the example to ~/.bashrc or ~/.zshrc, or write the script to
-/// ~/.config/fish/completions/stridemap.fish. Names are looked up in the store or file that the command line names.
-#[derive(clap::Args)]
-#[command(after_help = "Example:\n  source <(stridemap completions bash)")]
-pub(crate) struct CompletionsArgs {
-    /// The shell that runs the script
-    #[arg(value_parser = ["bash", "zsh", "fish"])]
-    shell: String,
-}
-
 const SHELLS: Shells<'static> = Shells(&[&Bash, &Zsh, &Fish]);
 
 /// The variable that is set when a script runs this program.
@@ -34,11 +22,12 @@ const NAME: &str = "stridemap";
 /// Makes `STORE@TAG` one word in bash, which otherwise completes the name of a host after an @.
 const ONE_WORD: &str = "COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}";
 
-pub(crate) fn run(args: &CompletionsArgs, out: &mut impl Write) -> Result<()> {
-    let unknown = || Error::Refused(format!("completions: no shell is named {:?}", args.shell));
-    let shell = SHELLS.completer(&args.shell).ok_or_else(unknown)?;
+/// Prints the script for a shell.
+pub(super) fn print(name: &str, out: &mut impl Write) -> Result<()> {
+    let unknown = || Error::Refused(format!("generate: no shell is named {name:?}"));
+    let shell = SHELLS.completer(name).ok_or_else(unknown)?;
     shell.write_registration(VARIABLE, NAME, NAME, NAME, out)?;
-    if args.shell == "bash" {
+    if name == "bash" {
         writeln!(out, "{ONE_WORD}")?;
     }
     Ok(())

@@ -12,10 +12,19 @@ use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
-const OTHERS: [(&str, &str); 1] = [(
-    "cp",
-    "ln adds a second name for a tensor, and copy copies tensors to another store: stridemap copy STORE NAME STORE2",
-)];
+const OTHERS: [(&str, &str); 7] = [
+    (
+        "cp",
+        "view saves a tensor under a second name: stridemap view STORE NAME NEW; copy copies tensors to another store: stridemap \
+         copy STORE NAME STORE2",
+    ),
+    ("ln", "view saves a tensor under a second name: stridemap view STORE NAME NEW"),
+    ("gc", "compact first deletes the files that are no longer needed: stridemap compact STORE"),
+    ("map", "du shows which tensors share which bytes: stridemap du --map STORE"),
+    ("watch", "log prints a line for each commit: stridemap log --follow STORE"),
+    ("follow", "pull pulls whenever the store at a URL changes: stridemap pull --follow URL STORE"),
+    ("inspect", "info describes a store or a file: stridemap info --all STORE"),
+];
 
 /// Adds a hint to the error about a word that is not a command.
 pub(super) fn explain(mut error: clap::Error) -> clap::Error {

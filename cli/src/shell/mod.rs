@@ -1,8 +1,9 @@
 //! What the shell needs: completions and man pages.
 
 mod candidates;
-pub(crate) mod completions;
-pub(crate) mod man;
+mod completions;
+pub(crate) mod generate;
+mod man;
 mod mistaken;
 mod words;
 

@@ -9,11 +9,10 @@ const MV: Subject = Subject::writer(&["mv", "s.smap", "kept", "moved"]);
 const RM: Subject = Subject::writer(&["rm", "s.smap", "kept", "part"]);
 const APPEND: Subject = Subject::writer(&["append", "s.smap", "log", "rows.npy", "rows.npy"]);
 const COMPACT: Subject = Subject::writer(&["compact", "s.smap"]);
-const GC: Subject = Subject::writer(&["gc", "s.smap"]);
 const SALVAGE: Subject = Subject::writer(&["salvage", "s.smap", "new.smap"]).of("new.smap");
-const SALVAGE_PLAN: Subject = Subject::reader(&["salvage", "--verify-only", "s.smap"]);
+const SALVAGE_PLAN: Subject = Subject::reader(&["salvage", "-n", "s.smap"]);
 const VERIFY: Subject = Subject::reader(&["verify", "s.smap"]);
-const INSPECT: Subject = Subject::reader(&["inspect", "s.smap", "--json"]);
+const INSPECT: Subject = Subject::reader(&["info", "--all", "s.smap", "--json"]);
 const SHOW: Subject = Subject::reader(&["show", "s.smap", "log[-20000:]", "--json"]);
 
 macro_rules! tests {
@@ -30,7 +29,6 @@ tests! {
     rm_killed_at_any_call_leaves_the_old_or_the_new_content: killed(RM);
     append_killed_at_any_call_leaves_the_old_or_the_new_content: killed(APPEND);
     compact_killed_at_any_call_leaves_the_old_or_the_new_content: killed(COMPACT);
-    gc_killed_at_any_call_leaves_every_tensor: killed(GC);
     salvage_killed_at_any_call_leaves_nothing_or_a_complete_store: killed(SALVAGE);
     import_reports_a_failure_at_any_call: failing(IMPORT);
     import_reports_a_failure_while_creating_the_store: failing(CREATE);
@@ -39,7 +37,6 @@ tests! {
     rm_reports_a_failure_at_any_call: failing(RM);
     append_reports_a_failure_at_any_call: failing(APPEND);
     compact_reports_a_failure_at_any_call: failing(COMPACT);
-    gc_reports_a_failure_at_any_call: failing(GC);
     salvage_reports_a_failure_at_any_call_and_leaves_nothing_or_a_complete_store: failing(SALVAGE);
     salvage_that_makes_nothing_reports_a_failure_at_any_call: failing(SALVAGE_PLAN);
     verify_reports_a_failure_at_any_call: failing(VERIFY);

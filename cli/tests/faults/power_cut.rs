@@ -195,8 +195,10 @@ fn check_acknowledged_commits(kind: &str, size_bytes: u64, cuts: usize) {
         gone += usize::from(told.before + found < told.in_all);
         before = allowed.swap_remove(found);
         // The next commit by the executable, and a collection.
-        for args in [&["ln", "s.smap", "saved.0", "next"][..], &["rm", "s.smap", "next"], &["gc", "s.smap"]] {
-            let args = if before.contains_key("saved.0") { args } else { &["gc", "s.smap"] };
+        for args in
+            [&["view", "s.smap", "saved.0", "next"][..], &["rm", "s.smap", "next"], &["compact", "s.smap"]]
+        {
+            let args = if before.contains_key("saved.0") { args } else { &["compact", "s.smap"] };
             let done = output(&mut stridemap(&image.mounted(), args));
             assert!(done.status.success(), "{what}: then {args:?}: {done:?}");
         }

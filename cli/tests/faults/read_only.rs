@@ -18,8 +18,8 @@ pub(crate) const NOBODY: u32 = 65534;
 
 const READERS: [&[&str]; 8] = [
     &["verify", "s.smap"],
-    &["salvage", "s.smap", "--verify-only", "--json"],
-    &["inspect", "s.smap", "--json"],
+    &["salvage", "s.smap", "-n", "--json"],
+    &["info", "--all", "s.smap", "--json"],
     &["info", "s.smap"],
     &["tree", "s.smap"],
     &["ls", "s.smap"],
@@ -27,15 +27,14 @@ const READERS: [&[&str]; 8] = [
     &["du", "s.smap"],
 ];
 
-const WRITERS: [&[&str]; 17] = [
+const WRITERS: [&[&str]; 16] = [
     &["import", "rows.npy", "s.smap"],
     &["import", "rows.npy", "new.smap"],
     &["append", "s.smap", "log", "rows.npy"],
     &["view", "s.smap", "kept[::2]", "new"],
     &["mv", "s.smap", "kept", "moved"],
     &["rm", "s.smap", "kept"],
-    &["ln", "s.smap", "kept", "copied"],
-    &["gc", "s.smap"],
+    &["view", "s.smap", "kept", "copied"],
     &["compact", "s.smap"],
     &["import", "rows.npy", "s.smap", "-n"],
     &["import", "rows.npy", "new.smap", "-n"],

@@ -99,9 +99,9 @@ pub(crate) fn matching_content(path: &Path, allowed: &[&Content], what: &str) ->
 pub(crate) fn assert_usable(dir: &Path, store: &str, what: &str) {
     for args in [
         &["import", "rows.npy", store, "--prefix", "next."][..],
-        &["gc", store],
+        &["compact", store],
         &["rm", store, "next.rows"],
-        &["gc", store],
+        &["compact", store],
     ] {
         let output = output(&mut stridemap(dir, args));
         assert!(output.status.success(), "{what}: then {args:?}: {output:?}");

@@ -84,7 +84,7 @@ fn import_notes_an_attribute_of_the_prefix_that_it_replaces() {
 fn inspect_prints_the_attributes_of_each_scope() {
     let dir = imported_twice();
     dir.store().write(|txn| txn.set_attribute("odd [\n]", "k\u{7}", "v\n")).unwrap();
-    let text = dir.stdout(&["inspect", "s.smap"]);
+    let text = dir.stdout(&["info", "--all", "s.smap"]);
     insta::assert_snapshot!(&text[text.find("\nattributes").unwrap() + 1..], @r"
     attributes
       format = pt
@@ -97,7 +97,7 @@ fn inspect_prints_the_attributes_of_each_scope() {
     attributes of 'odd [\n]'
       k\u{7} = v\n
     ");
-    let json = dir.stdout(&["inspect", "s.smap", "--json"]);
+    let json = dir.stdout(&["info", "--all", "s.smap", "--json"]);
     let expected = r#"}],"attributes":{"format":"pt","who":"a"},"attributes_of":{"enc.":{"format":"pt","who":"a"},"odd [\n]":{"k\u0007":"v\n"}}}"#;
     assert!(json.ends_with(&format!("{expected}\n")), "{json}");
 }

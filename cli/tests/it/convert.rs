@@ -190,7 +190,7 @@ fn tie_with_a_tensor_that_is_not_selected_ends_with_a_note() {
     // A copy under another name ends no tie, and two that are converted together stay tied.
     let said = dir.messages(&["convert", "s.smap", "enc.w", "--to", "float16", "--as", "half"]);
     assert!(!said.contains("tied"), "{said}");
-    dir.messages(&["ln", "s.smap", "enc.w", "again"]);
+    dir.messages(&["view", "s.smap", "enc.w", "again"]);
     let said = dir.messages(&["convert", "s.smap", "enc.w", "again", "--to", "float16"]);
     assert!(!said.contains("tied"), "{said}");
 }

@@ -128,11 +128,11 @@ fn damage_is_not_copied() {
     files.sort();
     let path = files[0].strip_prefix(dir.path("")).unwrap().to_str().unwrap().to_owned();
     dir.flip(&path, 0);
-    let before = dir.stdout(&["info", "--full", "s.smap"]);
+    let before = dir.stdout(&["info", "--all", "s.smap"]);
     let run = dir.run(&["copy", "a.smap", "enc.w", "s.smap"]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.starts_with("stridemap: copy from a.smap: \"enc.w\": "), "{run:?}");
-    assert_eq!(dir.stdout(&["info", "--full", "s.smap"]), before);
+    assert_eq!(dir.stdout(&["info", "--all", "s.smap"]), before);
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn names_and_prefixes_select_what_is_compared() {
         "+ new.b | float32 | [1]\n- old.b | float32 | [1]\n- x | float32 | [1]\ndifferent: 0 equal, 2 only in A, 1 only in \
          B\n"
     );
-    let prefixes = ["a", "b", "--prefix-a", "old.", "--prefix-b", "new."];
+    let prefixes = ["a", "b", "--prefix", "old.=new."];
     let (is_equal, text) = dir.diff(&prefixes);
     let line =
         "~ old.w | values differ in 1 of 2 elements, by at most 0.5 (relative 0.2), first at [1]: 2, 2.5";
@@ -273,11 +273,13 @@ fn names_and_prefixes_select_what_is_compared() {
     // A name is then the rest of a name.
     assert_eq!(dir.diff(&[&prefixes[..], &["b"]].concat()).1, "equal: 1 tensor, 4 B\n");
     // Two parts of one store.
-    let (_, text) = dir.diff(&["b", "b", "--prefix-a", "new.", "--prefix-b", "old."]);
+    let (_, text) = dir.diff(&["b", "b", "--prefix", "new.=old."]);
     assert!(text.starts_with("- new.b\tfloat32\t[1]\n~ new.w\tvalues differ in 1 of 2 elements"), "{text}");
+    // The same prefix in both.
+    assert!(dir.diff(&["b", "b", "--prefix", "new."]).0);
     for (args, why) in [
         (&["a", "b", "none*"][..], "diff: no tensor of A or B matches \"none*\""),
-        (&["a", "b", "--prefix-b", "none."], "diff b: no name begins with \"none.\"; ls lists the names"),
+        (&["a", "b", "--prefix", "=none."], "diff b: no name begins with \"none.\"; ls lists the names"),
     ] {
         assert_eq!(dir.refusal(&[&["diff"], args].concat()), why);
     }

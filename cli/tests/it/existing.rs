@@ -18,8 +18,8 @@ fn dir() -> Dir {
 /// Commands that would replace something, and the beginning of the refusal of each.
 const REPLACING: [(&[&str], &str); 6] = [
     (&["view", "s.smap", "points[0]", "points_t"], "view: \"points_t\" exists, float32 [2, 3]; "),
-    (&["ln", "s.smap", "points_t", "points"], "ln: \"points\" exists, float32 [3, 2]; "),
-    (&["ln", "s.smap", "points_t", "'points'"], "ln: \"points\" exists, float32 [3, 2]; "),
+    (&["view", "s.smap", "points_t", "points"], "view: \"points\" exists, float32 [3, 2]; "),
+    (&["view", "s.smap", "points_t", "'points'"], "view: \"points\" exists, float32 [3, 2]; "),
     (&["mv", "s.smap", "points_t", "points"], "mv: \"points\" exists, float32 [3, 2]; "),
     (&["import", "m.safetensors", "s.smap"], "import: \"points\" exists in s.smap, float32 [3, 2]; "),
     (&["export", "s.smap", "out.npy", "points"], "export out.npy: the file exists; "),
@@ -30,7 +30,7 @@ fn existing_name_or_file_is_refused_and_replaced_with_force() {
     for (args, refusal) in REPLACING {
         let dir = dir();
         let before = tree(&dir.path(""));
-        for flags in [&[][..], &["--no-clobber"], &["-n"]] {
+        for flags in [&[][..], &["-n"]] {
             assert_eq!(dir.refusal(&[args, flags].concat()), format!("{refusal}--force replaces it"));
         }
         assert_eq!(tree(&dir.path("")), before, "{args:?}");
@@ -48,10 +48,10 @@ fn dry_run_says_what_would_happen_and_changes_nothing() {
             &["view", "s.smap", "points[0]", "points_t", "--force"],
             "would save points[0] (float32 [2]) as points_t, replacing float32 [2, 3]\n",
         ),
-        (&["ln", "s.smap", "points", "br[0]"], "would add 'br[0]', a second name of points\n"),
+        (&["view", "s.smap", "points", "br[0]"], "would save points (float32 [3, 2]) as 'br[0]'\n"),
         (
-            &["ln", "s.smap", "points", "points_t", "--force"],
-            "would add points_t, a second name of points, replacing float32 [2, 3]\n",
+            &["view", "s.smap", "points", "points_t", "--force"],
+            "would save points (float32 [3, 2]) as points_t, replacing float32 [2, 3]\n",
         ),
         (&["mv", "s.smap", "points", "new"], "would rename points to new\n"),
         (
@@ -110,7 +110,7 @@ fn dry_run_is_refused_where_the_command_would_be() {
     for args in [
         &["view", "s.smap", "none", "new"][..],
         &["view", "s.smap", "points.t().flatten()", "new"],
-        &["ln", "s.smap", "none", "new"],
+        &["view", "s.smap", "none", "new"],
         &["mv", "s.smap", "none", "new"],
         &["mv", "s.smap", "points", ""],
         &["rm", "s.smap", "points", "none"],

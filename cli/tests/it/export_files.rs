@@ -89,7 +89,7 @@ fn several_sources_are_merged() {
     assert_eq!(said, expected);
     has(&dir, "all.safetensors", &[("x", "[1, 2]"), ("y", "[3, 4]"), ("z", "[7, 8]")]);
     assert_eq!(dir.stdout(&["attr", "get", "s.smap", "format"]), "pt\n");
-    let info = dir.stdout(&["info", "all.safetensors", "--full"]);
+    let info = dir.stdout(&["info", "all.safetensors", "--all"]);
     assert!(info.contains("from = b.safetensors") && info.contains("format = pt"), "{info}");
     // A name that only one source has.
     dir.messages(&["export", "a.safetensors", "s.smap", "two.npz", "x", "points"]);

@@ -35,11 +35,11 @@ fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     let dir = with_adopted();
     assert_eq!(dir.stdout(&["show", "s.smap", "a.x.t()"]), "tensor([[1., 3.],\n        [2., 4.]])\n");
     dir.messages(&["view", "s.smap", "a.x[1]", "row"]);
-    dir.messages(&["ln", "s.smap", "row", "again"]);
+    dir.messages(&["view", "s.smap", "row", "again"]);
     dir.messages(&["mv", "s.smap", "again", "moved"]);
     assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
     dir.messages(&["export", "s.smap", "out.npy", "moved"]);
-    let inspected = dir.json(&["inspect", "s.smap"]);
+    let inspected = dir.json(&["info", "--all", "s.smap"]);
     let storage = &inspected["storages"][0];
     assert_eq!((&storage["kind"], &storage["file"]), (&"external".into(), &"x.safetensors".into()));
     assert_eq!(storage["offset_bytes"], 8 + HEADER.len());
@@ -47,7 +47,7 @@ fn adopted_tensors_can_be_read_and_inspect_prints_their_files() {
     assert!(stats.contains("external     16 B, in files outside the store\n"), "{stats}");
     let stats = dir.json(&["du", "s.smap"]);
     assert_eq!((&stats["external_bytes"], &stats["reachable_bytes"]), (&16.into(), &0.into()));
-    assert!(dir.stdout(&["inspect", "s.smap"]).contains("by = hand"));
+    assert!(dir.stdout(&["info", "--all", "s.smap"]).contains("by = hand"));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
     touch(&dir);
     for args in [
         &["show", "s.smap", "a.x"][..],
-        &["view", "s.smap", "a.x", "new"],
+        &["view", "s.smap", "a.x[0]", "new"],
         &["compact", "s.smap", "--materialize"],
     ] {
         let line = dir.refusal(args);

@@ -21,7 +21,7 @@ fn commands_that_look_read_gguf_files() {
     let dir = with_files();
     assert!(dir.stdout(&["ls", "common.gguf"]).contains("blocks.Q4_K"));
     assert!(dir.stdout(&["ls", "-l", "common.gguf", "blocks.Q4_K"]).contains("\tuint8\t[3, 288]\t864"));
-    let info = dir.stdout(&["info", "--full", "common.gguf"]);
+    let info = dir.stdout(&["info", "--all", "common.gguf"]);
     assert!(info.contains("general.architecture = llama\n"), "{info}");
     assert!(info.contains("gguf.type = Q4_K\n") && info.contains("gguf.type:test.small = int32\n"), "{info}");
     assert!(dir.stdout(&["stats", "common.gguf", "plain.F32"]).contains("float32"));
@@ -50,7 +50,7 @@ fn an_import_copied_or_in_place_is_exported_as_it_was() {
     // Another name keeps the type.
     dir.messages(&["mv", "copied.smap", "common.gguf.blocks.Q8_0", "renamed"]);
     dir.messages(&["export", "copied.smap", "renamed.gguf", "renamed"]);
-    assert!(dir.stdout(&["info", "--full", "renamed.gguf"]).contains("gguf.type = Q8_0\n"));
+    assert!(dir.stdout(&["info", "--all", "renamed.gguf"]).contains("gguf.type = Q8_0\n"));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_new_value_and_the_alignment_are_attributes() {
     let written = fs::read(dir.path("x.gguf")).unwrap();
     assert_eq!(written.len(), 512, "a header and a tensor, both padded to the alignment");
     assert_eq!(written[256..260], 1f32.to_le_bytes());
-    let info = dir.stdout(&["info", "--full", "x.gguf"]);
+    let info = dir.stdout(&["info", "--all", "x.gguf"]);
     assert!(info.contains("llama.block_count = json:2\n"), "{info}");
     dir.messages(&["attr", "set", "s.smap", "general.alignment", "256"]);
     let refused = dir.refusal(&["export", "s.smap", "y.gguf", "points"]);

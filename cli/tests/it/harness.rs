@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -23,6 +23,16 @@ pub(crate) struct Run {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl Run {
+    pub(crate) fn of(output: Output) -> Self {
+        Run {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
 }
 
 impl Dir {
@@ -85,12 +95,7 @@ impl Dir {
     }
 
     pub(crate) fn run(&self, args: &[&str]) -> Run {
-        let output = self.command(args).output().unwrap();
-        Run {
-            code: output.status.code(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Run::of(self.command(args).output().unwrap())
     }
 
     /// Runs a command, asserts that it succeeds without a message, and returns its standard output.
@@ -150,7 +155,7 @@ impl Dir {
     /// Returns the content of the store, and the files beside it.
     fn content(&self) -> (Option<Value>, Vec<PathBuf>) {
         let is_store = self.path("s.smap").exists();
-        let inspected = is_store.then(|| self.json(&["inspect", "s.smap"]));
+        let inspected = is_store.then(|| self.json(&["info", "--all", "s.smap"]));
         let mut files: Vec<PathBuf> =
             fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();

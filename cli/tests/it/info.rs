@@ -84,8 +84,8 @@ fn summary_shows_totals_modules_and_attributes() {
 fn inspect_is_another_name_of_info_full() {
     let dir = with_modules();
     for option in [&[][..], &["--json"]] {
-        let full = dir.stdout(&[&["info", "s.smap", "--full"], option].concat());
-        assert_eq!(dir.stdout(&[&["inspect", "s.smap"], option].concat()), full);
+        let full = dir.stdout(&[&["info", "s.smap", "--all"], option].concat());
+        assert_eq!(dir.stdout(&[&["info", "--all", "s.smap"], option].concat()), full);
     }
 }
 
@@ -119,7 +119,7 @@ fn warnings_name_what_needs_attention() {
 #[test]
 fn summary_in_a_pipe_has_tabs_and_plain_numbers() {
     let dir = with_modules();
-    dir.messages(&["ln", "s.smap", "model.head.w", "tied"]);
+    dir.messages(&["view", "s.smap", "model.head.w", "tied"]);
     let text = dir.stdout(&["info", "s.smap"]);
     assert!(text.contains("\nparameters\t3000\nbytes\t12000\nparameters with views\t5000\n"), "{text}");
     assert!(text.contains("\ndtypes\tfloat32\t4\t5000\t20000\n"), "{text}");
@@ -135,7 +135,7 @@ fn summary_has_tensors_outside_of_modules_and_says_that_views_are_counted() {
     assert!(text.contains("tensors     5, 3,010 parameters, 11.76 KiB\n"), "{text}");
     assert!(text.contains("\nmodules     model                3       3,000  11.72 KiB\n"), "{text}");
     assert!(text.contains("\n            other tensors        2          10       40 B\n"), "{text}");
-    dir.messages(&["ln", "s.smap", "model.head.w", "model.tied"]);
+    dir.messages(&["view", "s.smap", "model.head.w", "model.tied"]);
     let text = dir.on_terminal(80, &["info", "s.smap"]);
     assert!(
         text.contains("tensors     6, 3,010 parameters, 11.76 KiB (with views: 5,010, 19.57 KiB)\n"),

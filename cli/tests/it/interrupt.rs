@@ -112,9 +112,9 @@ fn interrupted_command_leaves_nothing_behind_and_says_what_was_done() {
     let dir = dir();
     dir.messages(&["import", "--in-place", "big.safetensors", "external.smap"]);
     dir.store().create_growable("log", DType::U8, &[0, 1 << 20], 1).unwrap();
-    dir.stdout(&["gc", "s.smap"]);
+    dir.stdout(&["compact", "s.smap"]);
     let before = names(&dir);
-    let shown = dir.stdout(&["info", "--json", "--full", "s.smap"]);
+    let shown = dir.stdout(&["info", "--json", "--all", "s.smap"]);
     for (args, said) in [
         (&["import", "big.safetensors", "new.smap"][..], "import: interrupted; nothing was imported"),
         (&["import", "big.safetensors", "s.smap"], "import: interrupted; nothing was imported"),
@@ -134,7 +134,7 @@ fn interrupted_command_leaves_nothing_behind_and_says_what_was_done() {
             assert_eq!(names(&dir), before, "{args:?}");
         }
     }
-    assert_eq!(dir.stdout(&["info", "--json", "--full", "s.smap"]), shown);
+    assert_eq!(dir.stdout(&["info", "--json", "--all", "s.smap"]), shown);
     assert_eq!(dir.run(&["verify", "s.smap"]).code, Some(0));
 }
 

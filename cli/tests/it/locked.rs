@@ -14,7 +14,7 @@ const SIZE: [usize; 2] = [90, 40];
 /// The commands, and the file that each of them writes, if any.
 const COMMANDS: [(&[&str], Option<&str>); 12] = [
     (&["show", "s.smap", "x"], None),
-    (&["show", "s.smap", "x.T", "--csv"], None),
+    (&["show", "s.smap", "x.T", "--format", "csv"], None),
     (&["show", "s.smap", "x", "--json"], None),
     (&["stats", "s.smap", "x"], None),
     (&["plot", "s.smap", "x"], None),
@@ -115,12 +115,12 @@ fn interrupted_change_is_an_error_that_verify_explains() {
     }
     let copied = dir.refusal(&["export", "s.smap", "copy.smap"]);
     assert!(copied.contains("allow_interrupted") && !dir.path("copy.smap").exists(), "{copied}");
-    for args in [&["salvage", "s.smap", "--verify-only"][..], &["salvage", "s.smap", "new.smap"]] {
+    for args in [&["salvage", "s.smap", "-n"][..], &["salvage", "s.smap", "new.smap"]] {
         let salvaged = dir.run(args);
         assert_eq!(salvaged.code, Some(0), "{salvaged:?}");
         assert!(salvaged.stdout.starts_with("interrupted: \"x\": "), "{salvaged:?}");
         assert!(salvaged.stderr.ends_with("nothing is lost\n"), "{salvaged:?}");
-        let json = dir.stdout(&["salvage", "s.smap", "--verify-only", "--json"]);
+        let json = dir.stdout(&["salvage", "s.smap", "-n", "--json"]);
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(
             (&json["interrupted"], &json["losses"]),

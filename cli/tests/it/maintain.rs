@@ -1,4 +1,4 @@
-//! The `gc` and `verify` commands.
+//! The `compact` and `verify` commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,14 +6,14 @@ use std::os::unix::fs::symlink;
 use crate::harness::{Dir, Run};
 
 #[test]
-fn gc_reports_the_freed_bytes() {
+fn compact_reports_the_files_that_it_deletes() {
     let dir = Dir::with_store();
     // Until it calls `exec`, a process started by another test has our open files, and so our locks. The store's own
     // commit may therefore have left a manifest.
-    dir.stdout(&["gc", "s.smap"]);
-    assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 0 files, 0 bytes\n");
+    dir.stdout(&["compact", "s.smap"]);
+    assert_eq!(dir.stdout(&["compact", "s.smap"]), "nothing to compact\n");
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
-    assert_eq!(dir.stdout(&["gc", "s.smap"]), "deleted 1 file, 1000 bytes\n");
+    assert_eq!(dir.stdout(&["compact", "s.smap"]), "deleted 1 file, 1000 bytes\n");
 }
 
 fn negative(dir: &Dir) -> String {

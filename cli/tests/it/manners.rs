@@ -43,7 +43,9 @@ fn file_in_place_of_a_name_is_explained() {
                 and then names of tensors in it; run it once for each";
     let run = dir.run(&["ls", "a.npy", "b.npy"]);
     assert_eq!((run.code, run.stderr), (Some(1), format!("stridemap: ls a.npy: {said}\n")));
-    for args in [&["rm", "s.smap", "b.npy"][..], &["stats", "a.npy", "b.npy"], &["map", "a.npy", "b.npy"]] {
+    for args in
+        [&["rm", "s.smap", "b.npy"][..], &["stats", "a.npy", "b.npy"], &["du", "--map", "a.npy", "b.npy"]]
+    {
         assert_eq!(dir.refusal(args), said, "{args:?}");
     }
     // A new name that is a path is meant after --.

@@ -24,7 +24,7 @@ pub(crate) fn views() -> Dir {
 
 #[test]
 fn map_shows_shared_skipped_and_unreachable_bytes() {
-    insta::assert_snapshot!(views().on_terminal(100, &["map", "s.smap"]), @r"
+    insta::assert_snapshot!(views().on_terminal(100, &["du", "--map", "s.smap"]), @r"
     name              map                                      bytes
     0000000000000001  ▓▓▓▓▓▓▓▓▓░░░░░░░░▓··················  7.81 KiB  sealed, 1.70 KiB…6 KiB unreachable
     ├─ top            █████████                             1.95 KiB  shares with top again and 2 more
@@ -35,7 +35,7 @@ fn map_shows_shared_skipped_and_unreachable_bytes() {
     └─ 'odd [name]'   ████████████████████████████████████       1 B
     share bytes: top, top again, column, other column
     ");
-    let unshared = views().on_terminal(80, &["map", "s.smap", "odd [name]"]);
+    let unshared = views().on_terminal(80, &["du", "--map", "s.smap", "odd [name]"]);
     assert!(unshared.ends_with("\nno tensors share bytes\n"), "{unshared}");
 }
 
@@ -45,7 +45,7 @@ fn bar_shrinks_before_names_are_shortened() {
     let name = "encoder.layers.0.attention.weight";
     Store::create(dir.path("s.smap")).unwrap().save(name, &[0u8; 64]).unwrap();
     for (width, bar) in [(60, 8), (78, 12)] {
-        let text = dir.on_terminal(width, &["map", "s.smap"]);
+        let text = dir.on_terminal(width, &["du", "--map", "s.smap"]);
         assert!(text.contains(&format!("─ {name}  {}  ", "█".repeat(bar))), "{text}");
     }
 }
@@ -53,20 +53,20 @@ fn bar_shrinks_before_names_are_shortened() {
 #[test]
 fn names_and_globs_select_storages() {
     let dir = views();
-    let lines = |names: &[&str]| dir.stdout(&[&["map", "s.smap"], names].concat()).lines().count();
+    let lines = |names: &[&str]| dir.stdout(&[&["du", "--map", "s.smap"], names].concat()).lines().count();
     assert_eq!(
         [lines(&[]), lines(&["odd [name]"]), lines(&["'odd [name]'"]), lines(&["top*"])],
         [7, 2, 2, 5]
     );
-    let missing = dir.refusal(&["map", "s.smap", "topp"]);
+    let missing = dir.refusal(&["du", "--map", "s.smap", "topp"]);
     assert!(missing.contains("did you mean \"top\""), "{missing}");
-    assert_eq!(dir.run(&["map", "s.smap", "x*"]).code, Some(1));
+    assert_eq!(dir.run(&["du", "--map", "s.smap", "x*"]).code, Some(1));
 }
 
 #[test]
 fn json_has_the_runs_of_bytes_and_who_shares_them() {
     let dir = views();
-    let json = dir.json(&["map", "s.smap", "top"]);
+    let json = dir.json(&["du", "--map", "s.smap", "top"]);
     assert_eq!((&json["v"], json["storages"].as_array().unwrap().len()), (&json!(1), 1));
     let storage = &json["storages"][0];
     // 25 rows, and 2 columns of the other 25 rows.
@@ -96,7 +96,7 @@ fn json_has_the_runs_of_bytes_and_who_shares_them() {
 #[test]
 fn numbers_agree_with_those_of_du() {
     let dir = views();
-    let map = dir.json(&["map", "s.smap"]);
+    let map = dir.json(&["du", "--map", "s.smap"]);
     let du = dir.json(&["du", "s.smap"]);
     let sum = |key: &str| -> u64 {
         map["storages"].as_array().unwrap().iter().map(|storage| storage[key].as_u64().unwrap()).sum()
@@ -112,13 +112,13 @@ fn files_have_maps_too() {
     let header = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
         "b":{"dtype":"U8","shape":[2,2],"data_offsets":[4,8]},"none":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}}"#;
     dir.write_safetensors("m.safetensors", header, &[0; 8]);
-    let lines = dir.on_terminal(100, &["map", "m.safetensors"]);
+    let lines = dir.on_terminal(100, &["du", "--map", "m.safetensors"]);
     let bar = "█".repeat(18);
     assert!(lines.contains(&format!("├─ a              {bar}  ")), "{lines}");
     assert!(lines.contains(&format!("├─ b              {}{bar}  ", " ".repeat(18))), "{lines}");
-    let id = dir.stdout(&["map", "m.safetensors"]).split_once('\t').unwrap().0.to_owned();
+    let id = dir.stdout(&["du", "--map", "m.safetensors"]).split_once('\t').unwrap().0.to_owned();
     assert_eq!(
-        dir.stdout(&["map", "m.safetensors"]),
+        dir.stdout(&["du", "--map", "m.safetensors"]),
         format!("{id}\t\t8\texternal\n{id}\ta\t4\t\n{id}\tb\t4\t\n{id}\tnone\t0\t\n")
     );
 }
@@ -138,14 +138,14 @@ fn of_many_storages_and_tensors_only_those_that_share_are_drawn() {
     }
     txn.remove("t.1").unwrap();
     txn.commit().unwrap();
-    let lines = dir.on_terminal(100, &["map", "s.smap"]);
+    let lines = dir.on_terminal(100, &["du", "--map", "s.smap"]);
     assert!(lines.contains("--all draws them\nshare bytes: "), "{lines}");
     assert!(lines.contains("\nshare bytes: t.0, tied\n"), "{lines}");
     assert!(lines.contains("─ tied ") && !lines.contains("─ part.0 "), "{lines}");
-    let all = dir.on_terminal(100, &["map", "s.smap", "--all"]);
+    let all = dir.on_terminal(100, &["du", "--map", "s.smap", "--all"]);
     assert!(all.contains("─ part.59 ") && all.contains("─ t.59 "), "{all}");
     assert!(!all.contains("--all"), "{all}");
-    assert!(dir.stdout(&["map", "s.smap"]).contains("\tpart.59\t"));
+    assert!(dir.stdout(&["du", "--map", "s.smap"]).contains("\tpart.59\t"));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_tensor_that_encloses_many_others_shares_bytes_with_all_of_them() {
         txn.save_view(&format!("column.{n}"), &m.select(1, n).unwrap()).unwrap();
     }
     txn.commit().unwrap();
-    let json = dir.json(&["map", "s.smap"]);
+    let json = dir.json(&["du", "--map", "s.smap"]);
     for tensor in json["storages"][0]["tensors"].as_array().unwrap() {
         let shares_with = &tensor["shares_with"];
         match tensor["name"].as_str().unwrap() {
@@ -203,13 +203,13 @@ fn sharing_that_takes_too_long_to_find_is_not_determined() {
     assert!(dir.stdout(&["info", "s.smap"]).ends_with(&format!("warnings\t{said}\n")));
     let info = dir.json(&["info", "s.smap"]);
     assert_eq!(info["store"]["warnings"], json!([said]));
-    assert!(dir.on_terminal(100, &["map", "s.smap"]).ends_with(&format!("\n{said}\n")));
-    let text = dir.on_terminal(100, &["map", "s.smap", "--all"]);
+    assert!(dir.on_terminal(100, &["du", "--map", "s.smap"]).ends_with(&format!("\n{said}\n")));
+    let text = dir.on_terminal(100, &["du", "--map", "s.smap", "--all"]);
     assert!(text.contains("sharing not determined\n"), "{text}");
-    let map = dir.json(&["map", "s.smap"]);
+    let map = dir.json(&["du", "--map", "s.smap"]);
     let tensors = map["storages"][0]["tensors"].as_array().unwrap();
     assert!(tensors.iter().all(|tensor| tensor["is_sharing_determined"] == false));
-    dir.messages(&["report", "s.smap", "--no-elements", "-o", "s.html"]);
+    dir.messages(&["report", "s.smap", "--max-read", "0", "-o", "s.html"]);
     assert!(std::fs::read_to_string(dir.path("s.html")).unwrap().contains(said));
     let diff = dir.run(&["diff", "--strict", "--no-values", "s.smap", "s.smap"]);
     assert!(diff.code == Some(0) && diff.stderr.contains(said), "{diff:?}");

@@ -146,7 +146,13 @@ fn a_name_wins_over_a_glob_and_a_prefix() {
 fn word_that_is_not_a_command_gets_a_hint() {
     let dir = Dir::with_store();
     for (args, hint) in [
-        (&["cp", "s.smap", "points", "x"][..], "ln adds a second name for a tensor"),
+        (
+            &["cp", "s.smap", "points", "x"][..],
+            "view saves a tensor under a second name: stridemap view STORE NAME NEW",
+        ),
+        (&["ln", "s.smap", "points", "x"], "view saves a tensor under a second name"),
+        (&["map", "s.smap"], "du shows which tensors share which bytes: stridemap du --map STORE"),
+        (&["watch", "s.smap"], "log prints a line for each commit: stridemap log --follow STORE"),
         (&["s.smap", "ls"], "the command comes first: stridemap info s.smap"),
     ] {
         let run = dir.run(args);

@@ -51,10 +51,10 @@ fn every_command_reads_arrays_that_need_an_option() {
         for (args, shown) in [
             (&["ls", "-l", file][..], dtype),
             (&["tree", file], dtype),
-            (&["info", file, "--full"], dtype),
+            (&["info", file, "--all"], dtype),
             (&["show", file, name], "1., 2., 3."),
             (&["stats", file, "--json"], "\"max\":3"),
-            (&["map", file, "--json"], name),
+            (&["du", "--map", file, "--json"], name),
             (&["plot", file, name], "3"),
             (&["report", file, "-o", "r.html", "--force"], ""),
             (&["diff", file, file, "--json"], "\"equal\":true"),

@@ -89,7 +89,9 @@ fn pipe_is_imported_with_other_files() {
 fn reader_that_has_read_enough_ends_a_command_quietly() {
     let dir = Dir::with_store();
     dir.store().save("big", &Tensor::from_vec(vec![7u8; 8 << 20], &[8 << 20]).unwrap()).unwrap();
-    for command in ["export s.smap - big", "export s.smap - --format safetensors", "show s.smap big --csv"] {
+    for command in
+        ["export s.smap - big", "export s.smap - --format safetensors", "show s.smap big --format csv"]
+    {
         let output = bash(&dir, &format!("stridemap {command} | head -c 10"));
         assert!(output.status.success(), "{output:?}");
         assert_eq!((output.stdout.len(), String::from_utf8(output.stderr).unwrap()), (10, String::new()));

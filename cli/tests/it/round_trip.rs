@@ -52,7 +52,7 @@ fn every_command_finds_every_name_as_it_is_and_in_quotes() {
             assert_eq!(dir.stdout(&["verify", "s.smap", "--", text]), "ok\n");
             assert_eq!(dir.stdout(&["ls", "-0", "s.smap", "--", text]), format!("{name}\0"));
             dir.messages(&["export", "s.smap", "out.npz", "--", text]);
-            assert!(dir.stdout(&["inspect", "out.npz"]).contains("tensors\t1\n"), "{text:?}");
+            assert!(dir.stdout(&["info", "--all", "out.npz"]).contains("tensors\t1\n"), "{text:?}");
             std::fs::remove_file(dir.path("out.npz")).unwrap();
 
             let said = dir.messages(&["append", "s.smap", "--", text, "row.npy"]);
@@ -61,14 +61,12 @@ fn every_command_finds_every_name_as_it_is_and_in_quotes() {
                 "{said}"
             );
 
-            for command in ["ln", "view"] {
-                dir.messages(&[command, "s.smap", "--", text, "new"]);
-                let note = dir.messages(&["rm", "s.smap", "--", text]);
-                assert!(note.starts_with("stridemap: removed ") && !note.contains("freed"), "{note}");
-                assert!(!names(&dir).contains(&name.to_owned()));
-                dir.messages(&["mv", "s.smap", "--", "new", quoted]);
-                assert_eq!(names(&dir), all);
-            }
+            dir.messages(&["view", "s.smap", "--", text, "new"]);
+            let note = dir.messages(&["rm", "s.smap", "--", text]);
+            assert!(note.starts_with("stridemap: removed ") && !note.contains("freed"), "{note}");
+            assert!(!names(&dir).contains(&name.to_owned()));
+            dir.messages(&["mv", "s.smap", "--", "new", quoted]);
+            assert_eq!(names(&dir), all);
             dir.messages(&["mv", "s.smap", "--", text, "new"]);
             dir.messages(&["mv", "s.smap", "--", "new", quoted]);
             assert_eq!(names(&dir), all);
@@ -105,7 +103,7 @@ fn name_wins_over_an_expression_and_a_note_says_so() {
     }
     dir.store().save("'points'", &1u8).unwrap();
     let note = "stridemap: note: \"'points'\" is used as the name of a tensor, not as \"points\" in quotes\n";
-    assert!(dir.messages(&["ln", "s.smap", "'points'", "new"]).starts_with(note));
+    assert!(dir.messages(&["view", "s.smap", "'points'", "new"]).starts_with(note));
     assert_eq!(dir.store().load("new").unwrap().numel(), 1);
 }
 
@@ -119,8 +117,8 @@ fn name_given_twice_is_removed_once() {
 #[test]
 fn hidden_characters_are_escaped_wherever_a_name_is_printed() {
     let dir = store();
-    for command in ["ls", "inspect"] {
-        let listed = dir.stdout(&[command, "s.smap"]);
+    for command in [&["ls"][..], &["info", "--all"]] {
+        let listed = dir.stdout(&[command, &["s.smap"]].concat());
         assert!(listed.contains(r"'a\u{202e}b'") && listed.contains(r"'a\u{1b}[31m'"), "{listed}");
         assert!(!listed.contains(['\u{202e}', '\u{1b}']));
     }

@@ -17,7 +17,7 @@ fn with_model() -> Dir {
     store.save("bias", &Tensor::from_vec(vec![1f32, 2., 3.], &[3]).unwrap()).unwrap();
     drop(store);
     // Until it calls `exec`, a process started by another test has our open files, and so our locks.
-    dir.stdout(&["gc", "model.smap"]);
+    dir.stdout(&["compact", "model.smap"]);
     dir
 }
 
@@ -71,7 +71,7 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
         })
     };
     let losses = json!([loss("weight"), loss("weight_t")]);
-    let plan = json(&dir, &["salvage", "model.smap", "--verify-only", "--json"], 1);
+    let plan = json(&dir, &["salvage", "model.smap", "-n", "--json"], 1);
     assert_eq!(
         plan,
         json!({
@@ -85,7 +85,7 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
             "interrupted": [],
         })
     );
-    assert_eq!(json(&dir, &["salvage", "model.smap", "new.smap", "--verify-only", "--json"], 1), plan);
+    assert_eq!(json(&dir, &["salvage", "model.smap", "new.smap", "-n", "--json"], 1), plan);
     assert!(!dir.path("new.smap").exists());
     let done = json(&dir, &["salvage", "model.smap", "new.smap", "--json"], 1);
     assert_eq!((&done["losses"], &done["tensor_count"]), (&losses, &json!(1)));
@@ -102,7 +102,7 @@ fn salvage_json_has_the_losses_and_what_was_copied() {
 #[test]
 fn salvage_says_what_is_lost_and_exits_with_0_only_if_nothing_is() {
     let dir = with_model();
-    let Run { code, stdout, stderr } = dir.run(&["salvage", "model.smap", "--verify-only"]);
+    let Run { code, stdout, stderr } = dir.run(&["salvage", "model.smap", "-n"]);
     let line = "stridemap: 3 tensors of generation 4 can be salvaged; nothing is lost\n";
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "", line));
     let Run { code, stdout, stderr } = dir.run(&["salvage", "model.smap", "new.smap"]);

@@ -1,4 +1,4 @@
-//! The `inspect`, `ls` and `show` commands on files in other formats.
+//! The `info`, `ls` and `show` commands on files in other formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn inspect_json_of_a_file_has_the_keys_of_a_store_without_uuid_and_generation() 
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let [file, store] = [&dir, &Dir::with_store()].map(|dir| {
         let name = if dir.path("s.smap").exists() { "s.smap" } else { "m.safetensors" };
-        dir.json(&["inspect", name])
+        dir.json(&["info", "--all", name])
     });
     assert_eq!(keys(&file), keys(&store));
     for part in ["/store", "/store/dtypes/0", "/tensors/0", "/storages/0"] {
@@ -56,7 +56,7 @@ fn inspect_json_of_a_file_has_the_keys_of_a_store_without_uuid_and_generation() 
 
 #[test]
 fn inspect_of_a_file_prints_its_format() {
-    let text = with_file().on_terminal(100, &["inspect", "m.safetensors"]);
+    let text = with_file().on_terminal(100, &["info", "--all", "m.safetensors"]);
     insta::assert_snapshot!(text, @r"
     path        m.safetensors
     format      safetensors
@@ -135,8 +135,8 @@ fn path_that_is_neither_a_store_nor_a_supported_file_is_refused() {
         ("/dev/null", "open /dev/null: not a store or a regular file"),
     ] {
         for args in [
-            &["inspect", path][..],
-            &["inspect", path, "--json"],
+            &["info", "--all", path][..],
+            &["info", "--all", path, "--json"],
             &["ls", path],
             &["show", path, "x"],
             &["diff", path, path],

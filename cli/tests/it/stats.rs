@@ -180,7 +180,7 @@ fn a_tensor_that_cannot_be_read_does_not_hide_the_others() {
     let dir = odd_tensors();
     // Each commit writes a new storage.
     dir.store().save("broken", &Tensor::from_vec(vec![1f32; 4], &[4]).unwrap()).unwrap();
-    let found = json_lines(&dir.stdout(&["inspect", "s.smap", "--json"]));
+    let found = json_lines(&dir.stdout(&["info", "--all", "s.smap", "--json"]));
     let tensors = found[0]["tensors"].as_array().unwrap();
     let storage =
         tensors.iter().find(|tensor| tensor["name"] == "broken").unwrap()["storage"].as_str().unwrap();
@@ -234,8 +234,8 @@ fn views_with_more_elements_than_a_float_can_count_have_statistics() {
         &["info", "s.smap"][..],
         &["ls", "-l", "s.smap"],
         &["tree", "s.smap"],
-        &["map", "s.smap"],
-        &["map", "s.smap", "--json"],
+        &["du", "--map", "s.smap"],
+        &["du", "--map", "s.smap", "--json"],
         &["du", "s.smap"],
         &["show", "s.smap", "g"],
         &["show", "s.smap", "f"],

@@ -1,4 +1,4 @@
-//! The `watch` command: its output for commits by other processes, and how it ends.
+//! `log --follow`: its output for commits by other processes, and how it ends.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -22,7 +22,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     pub(crate) fn start(dir: &Dir, args: &[&str]) -> Self {
-        let args: Vec<&str> = ["watch", "s.smap"].into_iter().chain(args.iter().copied()).collect();
+        let args: Vec<&str> = ["log", "s.smap", "--follow"].into_iter().chain(args.iter().copied()).collect();
         let mut child = dir.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -88,7 +88,7 @@ fn watch_counts_names_and_prints_all_if_it_is_verbose() {
 fn watch_prints_a_line_for_each_commit() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &["--count", "3"]);
-    dir.messages(&["ln", "s.smap", "points", "tab\there"]);
+    dir.messages(&["view", "s.smap", "points", "tab\there"]);
     assert_eq!(watcher.line(), "3\t+1 'tab\\there'\n");
     let store = dir.store();
     let mut txn = store.begin().unwrap();
@@ -126,7 +126,7 @@ fn watch_says_when_tags_are_made_moved_and_removed() {
     for (args, line, tagged, untagged) in [
         (&["tag", "s.smap", "v1"][..], "3\ttagged v1 (2)\n", json!({ "v1": 2 }), json!([])),
         (
-            &["ln", "s.smap", "points", "a", "--tag", "a b"],
+            &["view", "s.smap", "points", "a", "--tag", "a b"],
             "4\t+1 a\ttagged 'a b' (3)\n",
             json!({ "a b": 3 }),
             json!([]),
@@ -147,7 +147,7 @@ fn commits_while_watch_is_stopped_are_reported_together() {
     let mut watcher = Watcher::start(&dir, &["--count", "1"]);
     watcher.signal("STOP");
     for name in ["a", "b", "c"] {
-        dir.messages(&["ln", "s.smap", "points", name]);
+        dir.messages(&["view", "s.smap", "points", name]);
     }
     dir.messages(&["rm", "s.smap", "b"]);
     watcher.signal("CONT");
@@ -160,7 +160,7 @@ fn watch_exits_with_0_at_a_signal() {
     for signal in ["INT", "TERM"] {
         let dir = Dir::with_store();
         let mut watcher = Watcher::start(&dir, &[]);
-        dir.messages(&["ln", "s.smap", "points", "a"]);
+        dir.messages(&["view", "s.smap", "points", "a"]);
         assert_eq!(watcher.line(), "3\t+1 a\n");
         watcher.signal(signal);
         assert_eq!(watcher.end(), (Some(0), String::new()), "{signal}");
@@ -178,18 +178,11 @@ fn watch_exits_with_0_when_its_output_is_closed() {
 }
 
 #[test]
-fn watch_exits_with_1_after_its_timeout() {
-    let dir = Dir::with_store();
-    assert_eq!(Watcher::start(&dir, &["--timeout", "0"]).end(), (Some(1), String::new()));
-    assert_eq!(Watcher::start(&dir, &["--timeout", "1", "--json"]).end(), (Some(1), String::new()));
-}
-
-#[test]
 fn watch_follows_a_store_that_is_renamed_and_ends_when_it_is_deleted() {
     let dir = Dir::with_store();
     let mut watcher = Watcher::start(&dir, &[]);
     fs::rename(dir.path("s.smap"), dir.path("elsewhere")).unwrap();
-    dir.messages(&["ln", "elsewhere", "points", "again"]);
+    dir.messages(&["view", "elsewhere", "points", "again"]);
     assert_eq!(watcher.line(), "3\t+1 again\n");
     fs::remove_dir_all(dir.path("elsewhere")).unwrap();
     let (code, message) = watcher.end();

@@ -20,7 +20,7 @@ before(async () => {
   stridemap("view", "small.smap", "model.layers.0.weight.t()", "views.transposed");
   stridemap("view", "small.smap", "model.layers.0.weight[:, 3]", "views.column");
   stridemap("view", "small.smap", "model.layers.0.weight[:, 4]", "views.other_column");
-  stridemap("ln", "small.smap", "model.layers.1.weight", "tied");
+  stridemap("view", "small.smap", "model.layers.1.weight", "tied");
   stridemap("attr", "set", "small.smap", "<b>key</b>", "</script><script>alert(3)</script>");
   stridemap("report", "small.smap", "-o", "small.html");
   stridemap("export", "small.smap", "whole.npy", "model.layers.0.weight");
@@ -29,7 +29,7 @@ before(async () => {
   stridemap("report", "part.smap", "-o", "part.html");
   stridemap("report", "large.safetensors", "-o", "large.html");
   writeLarge(join(dir, "huge.safetensors"), 500_000);
-  stridemap("report", "huge.safetensors", "-o", "huge.html", "--no-elements");
+  stridemap("report", "huge.safetensors", "-o", "huge.html", "--max-read", "0");
   browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
 });
 

@@ -31,23 +31,26 @@ use page::Page;
 /// is skipped. If a tensor cannot be read, the page is still written, and the exit code is 2.
 #[derive(clap::Args)]
 #[command(override_usage = "stridemap report [OPTIONS] -o <FILE.html> <STORE|FILE>")]
-#[command(after_help = examples(&["report model.safetensors -o model.html", "report model.smap -o model.html --no-elements --force"]))]
+#[command(after_help = examples(&["report model.safetensors -o model.html", "report model.smap -o model.html --max-read 0 --force"]))]
 pub(crate) struct ReportArgs {
     /// The file to write
     #[arg(short, long, value_name = "FILE.html")]
     out: Option<PathBuf>,
-    /// Read at most this many bytes of elements for the statistics: 500MB, 64GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64GiB")]
+    /// Read at most this many bytes of elements for the statistics: 500MB, 64GiB; with 0, the page has none, and no histograms
+    /// and heat maps
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit, default_value = "64GiB")]
     max_read: u64,
-    /// Read no elements: the page has no statistics, histograms or heat maps
-    #[arg(long, conflicts_with = "max_read")]
-    no_elements: bool,
     #[command(flatten)]
     existing: Existing,
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
     external: External,
+}
+
+/// Parses a number of bytes, which may be 0.
+fn parse_limit(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_size(text) }
 }
 
 pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
@@ -63,7 +66,7 @@ pub(crate) fn run(args: &ReportArgs, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&args.external.options())?;
     file.check_unused(&input)?;
     let infos = input.sorted(|_| true)?;
-    let max_bytes = if args.no_elements { 0 } else { args.max_read };
+    let max_bytes = args.max_read;
     let all_bytes = infos.iter().map(|info| info.header.nbytes() as u64).fold(0, u64::saturating_add);
     let (read, read_bytes) = elements::tensors_to_read(max_bytes, &infos);
     let (tensors, file_name) = (counted(infos.len() as u64, "tensor"), one_line(&path.to_string_lossy()));

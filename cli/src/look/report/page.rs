@@ -172,7 +172,7 @@ fn notes(infos: &[TensorInfo], elements: &Elements) -> Vec<String> {
     let mut notes = Vec::new();
     if elements.unread_count > 0 {
         let tensors = counted(elements.unread_count as u64, "tensor");
-        notes.push(format!("The elements of {tensors} were not read: see --max-read and --no-elements."));
+        notes.push(format!("The elements of {tensors} were not read: see --max-read."));
     }
     if elements.is_search_limited {
         notes.push("Not all tensors were compared with possible copies: --max-read or the search for shared bytes ended before.".to_owned());

@@ -52,7 +52,7 @@ fn tag_before_a_change_has_the_last_commit_before_it() {
         &["import", "w.npy", "s.smap", "--force"][..],
         &["append", "s.smap", "log", "w.npy"],
         &["view", "s.smap", "w[:2]", "w", "--force"],
-        &["ln", "s.smap", "log", "w", "--force"],
+        &["view", "s.smap", "log", "w", "--force"],
         &["mv", "s.smap", "log", "w", "--force"],
         &["rm", "s.smap", "w"],
         &["attr", "set", "s.smap", "k", "v"],

@@ -58,7 +58,7 @@ fn restore_refuses_to_lose_what_no_tag_keeps() {
 
     // What a tag or another name keeps does not count, nor does what is only added.
     assert_eq!(dir.run(&["restore", "s.smap", "v1", "a"]).code, Some(0));
-    dir.messages(&["ln", "s.smap", "a", "b.copy"]);
+    dir.messages(&["view", "s.smap", "a", "b.copy"]);
     dir.messages(&["mv", "s.smap", "b", "g"]);
     assert_eq!(dir.run(&["restore", "s.smap", "v1", "b"]).code, Some(0));
     assert_eq!(dir.stdout(&["ls", "s.smap"]), "a\nb\nc\nd\ne.1\ne.2\nf\ng\n");

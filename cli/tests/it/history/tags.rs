@@ -182,7 +182,7 @@ fn what_a_removed_tag_kept_and_is_not_freed_yet_is_said() {
     let readers = format!("held by readers on older generations (process {})", std::process::id());
     assert!(said.starts_with("stridemap: removed v1: generation 7\n") && said.contains(&readers), "{said}");
     drop(held);
-    dir.stdout(&["gc", "s.smap"]);
+    dir.stdout(&["compact", "s.smap"]);
 
     // A storage that was restored after a generation without it.
     let dir = with_tags();
@@ -191,9 +191,9 @@ fn what_a_removed_tag_kept_and_is_not_freed_yet_is_said() {
     let said = dir.messages(&["tag", "-d", "s.smap", "v1"]);
     assert_eq!(
         said,
-        "stridemap: removed v1, freed 9.77 KiB: generation 9\nstridemap: note: stridemap gc s.smap frees 9.77 KiB more\n"
+        "stridemap: removed v1, freed 9.77 KiB: generation 9\nstridemap: note: stridemap compact s.smap frees 9.77 KiB more\n"
     );
-    dir.stdout(&["gc", "s.smap"]);
+    dir.stdout(&["compact", "s.smap"]);
     assert_eq!(dir.json(&["du", "s.smap"])["reclaimable_bytes"], json!(0));
 
     // All of them.
@@ -202,7 +202,7 @@ fn what_a_removed_tag_kept_and_is_not_freed_yet_is_said() {
     dir.messages(&["rm", "s.smap", "a", "b"]);
     assert_eq!(
         dir.messages(&["tag", "-d", "s.smap", "v1"]),
-        "stridemap: removed v1: generation 9\nstridemap: note: stridemap gc s.smap frees 19.53 KiB\n"
+        "stridemap: removed v1: generation 9\nstridemap: note: stridemap compact s.smap frees 19.53 KiB\n"
     );
 }
 
@@ -216,9 +216,9 @@ fn salvage_leaves_tags_out_and_says_how_to_keep_them() {
         "stridemap: salvaged 1 tensor of generation 6 into new.smap; nothing is lost\nstridemap: note: a salvage copies one \
          generation, so 2 tags are left out, damaged or not; to keep the generation of one: stridemap export s.smap@v1 NEW.smap; \
          to keep all, if the newest generation is whole: remove the damaged tags, stridemap tag -d s.smap TAG, then \
-         stridemap export --tags s.smap NEW.smap\n"
+         stridemap export --all s.smap NEW.smap\n"
     );
-    let run = dir.run(&["salvage", "s.smap", "--verify-only", "--json"]);
+    let run = dir.run(&["salvage", "s.smap", "-n", "--json"]);
     let record: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((&record["tags"], &record["losses"]), (&json!(["v1", "v2"]), &json!([])));
     assert_eq!(
@@ -231,7 +231,7 @@ fn salvage_leaves_tags_out_and_says_how_to_keep_them() {
     fs::write(dir.path(format!("s.smap/storages/{storage:016x}.bin")), vec![9; LEN]).unwrap();
     assert_eq!(dir.run(&["export", "s.smap@v2", "v2.smap"]).code, Some(0));
     dir.messages(&["tag", "-d", "s.smap", "v1"]);
-    assert_eq!(dir.run(&["export", "--tags", "s.smap", "all.smap"]).code, Some(0));
+    assert_eq!(dir.run(&["export", "--all", "s.smap", "all.smap"]).code, Some(0));
     assert_eq!(dir.stdout(&["ls", "all.smap@v2"]), "a\nc\n");
 }
 

@@ -57,7 +57,7 @@ fn tag_before_a_change_is_made_in_its_commit() {
     dir.store().create_growable("log", stridemap::DType::F32, &[3, 2], 9).unwrap();
     for (index, args) in [
         &["view", "s.smap", "points[0]", "first"][..],
-        &["ln", "s.smap", "points", "again"],
+        &["view", "s.smap", "points", "again"],
         &["mv", "s.smap", "again", "moved"],
         &["append", "s.smap", "log", "more.npy"],
         &["import", "m.safetensors", "s.smap"],
@@ -94,7 +94,7 @@ fn tag_before_a_change_is_made_in_its_commit() {
     // A dry run makes the tag, too, and drops it.
     for args in [
         &["view", "s.smap", "points[0]", "new"][..],
-        &["ln", "s.smap", "points", "new"],
+        &["view", "s.smap", "points", "new"],
         &["mv", "s.smap", "points", "new"],
         &["append", "s.smap", "log", "more.npy"],
         &["import", "m.safetensors", "s.smap", "--force"],
@@ -196,7 +196,7 @@ fn bytes_that_no_tag_keeps_are_noted_beside_a_tensor_that_one_keeps() {
     );
     // The storage of the other one is kept whole.
     dir.messages(&["tag", "s.smap", "v2"]);
-    dir.messages(&["ln", "s.smap", "q", "r"]);
+    dir.messages(&["view", "s.smap", "q", "r"]);
     let said = dir.messages(&["rm", "s.smap", "q"]);
     assert!(!said.contains("compact"), "{said}");
 }

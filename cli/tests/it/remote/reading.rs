@@ -12,7 +12,7 @@ fn pushed() -> (Dir, String) {
     let url = url(&dir);
     dir.messages(&["tag", "s.smap", "v1", "-m", "the first"]);
     dir.messages(&["attr", "set", "s.smap", "unit", "m", "--of", "points"]);
-    dir.messages(&["ln", "s.smap", "points", "encoder.weight"]);
+    dir.messages(&["view", "s.smap", "points", "encoder.weight"]);
     dir.messages(&["tag", "s.smap", "v2"]);
     dir.messages(&["push", "s.smap", &url]);
     (dir, url)
@@ -24,8 +24,8 @@ const LOOKING: [&[&str]; 25] = [
     &["ls", "-l", "STORE", "p*"],
     &["ls", "--json", "STORE"],
     &["info", "STORE"],
-    &["info", "--full", "STORE"],
-    &["info", "--full", "--json", "STORE"],
+    &["info", "--all", "STORE"],
+    &["info", "--all", "--json", "STORE"],
     &["show", "STORE", "points.t()[:, ::-1]"],
     &["show", "STORE", "'odd [name]'"],
     &["stats", "STORE"],
@@ -33,7 +33,7 @@ const LOOKING: [&[&str]; 25] = [
     &["plot", "STORE", "points"],
     &["diff", "STORE", "STORE@v1"],
     &["tree", "STORE"],
-    &["map", "STORE"],
+    &["du", "--map", "STORE"],
     &["verify", "STORE", "--quiet"],
     &["verify", "STORE@v1", "--quiet"],
     &["verify", "STORE", "points*"],
@@ -101,7 +101,7 @@ fn export_and_report_read_a_url() {
         dir.messages(&[&["export", "s.smap", &format!("local-{out}")], names].concat());
         assert!(dir.stdout(&["diff", out, &format!("local-{out}")]).starts_with("equal"));
     }
-    dir.messages(&["export", &url, "tags.smap", "--tags"]);
+    dir.messages(&["export", &url, "tags.smap", "--all"]);
     assert_eq!(dir.stdout(&["tag", "tags.smap"]), dir.stdout(&["tag", "s.smap"]));
     dir.messages(&["report", &url, "-o", "r.html"]);
     assert!(std::fs::read_to_string(dir.path("r.html")).unwrap().contains("encoder.weight"));

@@ -1,43 +1,21 @@
-//! `watch`: prints a line for each commit.
+//! `log --follow`: prints a line for each commit.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use stridemap::{NameChanges, Snapshot, Store, StoreOptions};
 
+use super::of_one_generation;
+use super::tag_changes::{TagChanges, Tags, tags};
+use super::time::{time_cell, utc};
 use crate::error::Result;
-use crate::history::{TagChanges, Tags, of_one_generation, tags, time_cell, utc};
 use crate::input::open_store;
 use crate::interrupt;
 use crate::names::quoted;
-use crate::ui::{examples, gap, is_verbose, message, write_json};
-
-/// Print a line for each commit by any process
-///
-/// Runs until it is interrupted.
-///
-/// Each line shows the generation, the time of the commit, and how many names were added (+), changed (~) or removed (-), with the first three
-/// of each (--verbose prints all). Then come the tags that were made, each with its generation, and those that were
-/// removed. Commits that arrive faster than they can be printed are combined: "7 since 4" shows the changes in
-/// generations 5 to 7. Changes in place are not commits, and are not shown.
-#[derive(clap::Args)]
-#[command(after_help = examples(&["watch model.smap --json | jq -c .added"]))]
-pub(crate) struct WatchArgs {
-    /// The store
-    pub(crate) store: PathBuf,
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Stop after N lines
-    #[arg(long, value_name = "N")]
-    pub(crate) count: Option<u64>,
-    /// Stop with exit code 1 if no commit arrives for this long
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) timeout: Option<u64>,
-}
+use crate::ui::{gap, is_verbose, message, write_json};
 
 /// The interval between checks whether a signal has arrived or standard output has been closed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -45,39 +23,28 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The maximum number of names that are printed for one mark, unless `--verbose` is given.
 const MAX_NAMES: usize = 3;
 
-/// Runs the command. Returns false if the timeout expired.
-pub(crate) fn run(args: &WatchArgs, out: &mut impl Write) -> Result<bool> {
+/// Prints a line for each commit, until a signal arrives, the output is closed, or `count` lines have been printed.
+pub(super) fn run(path: &Path, count: Option<u64>, is_json: bool, out: &mut impl Write) -> Result<()> {
     interrupt::catch_signals();
-    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let store = open_store(&StoreOptions::new(), path)?;
     let (mut seen, mut seen_tags) = newest(&store)?;
     let mut line_count = 0;
-    let mut began = Instant::now();
     message(&format!("watching {} from generation {}", store.path().display(), seen.generation()));
-    while args.count.is_none_or(|count| line_count < count) {
-        let left = args.timeout.map(|seconds| Duration::from_secs(seconds).saturating_sub(began.elapsed()));
-        let wait = left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL));
-        let has_changed = store.wait_for_change(wait)?;
-        if interrupt::exit_code().is_some() {
-            return Ok(true);
+    while count.is_none_or(|count| line_count < count) {
+        let has_changed = store.wait_for_change(CHECK_INTERVAL)?;
+        if interrupt::exit_code().is_some() || !has_changed && is_output_closed() {
+            return Ok(());
         }
         if !has_changed {
-            if left.is_some_and(|left| left.is_zero()) {
-                return Ok(false);
-            }
-            // With a timeout, the command ends anyway; ending here would change the exit code.
-            if args.timeout.is_none() && is_output_closed() {
-                return Ok(true);
-            }
             continue;
         }
         let (now, now_tags) = newest(&store)?;
-        print_line((&seen, &seen_tags), (&now, &now_tags), args.json, out)?;
+        print_line((&seen, &seen_tags), (&now, &now_tags), is_json, out)?;
         out.flush()?;
         (seen, seen_tags) = (now, now_tags);
         line_count += 1;
-        began = Instant::now();
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Returns the newest generation with its tags.
