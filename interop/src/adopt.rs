@@ -5,8 +5,9 @@ use std::path::Path;
 
 use stridemap::{Error, ErrorKind, Result, Store, Transaction};
 
-use super::contents::{Conversion, ForeignTensor};
+use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
+use super::foreign_storage::Conversion;
 use super::import::{commit, names_of};
 
 /// Saves a header for every tensor of a file in one commit, with `prefix` before its name, and leaves the elements in

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use stridemap::{Error, Result};
 
-use super::contents::{Field, ForeignStorage};
 use super::file::{PIECE_BYTES, zeroed};
+use super::foreign_storage::{Field, ForeignStorage};
 
 /// The maximum number of fields for which each is read in a pass of its own.
 const MAX_PASSES: usize = 2;

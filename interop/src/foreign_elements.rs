@@ -5,8 +5,9 @@ use std::sync::{Arc, PoisonError, Weak};
 use stridemap::import::ExternalFile;
 use stridemap::{Error, ErrorKind, Result, Source as _, Tensor};
 
-use super::contents::{ForeignStorage, ForeignTensor};
+use super::contents::ForeignTensor;
 use super::foreign::ForeignFile;
+use super::foreign_storage::ForeignStorage;
 
 impl ForeignFile {
     /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share a storage in the
@@ -92,8 +93,7 @@ impl ForeignFile {
     /// [`ErrorKind::BadFile`] for a wrong checksum; [`ErrorKind::OutOfRange`] for a number that no storage has;
     /// [`ErrorKind::ExternalChanged`] if the file has changed since it was opened; [`ErrorKind::Io`].
     pub fn verify_storage(&self, id: u64, mut progress: impl FnMut(u64)) -> Result<bool> {
-        let index = id.checked_sub(1).and_then(|index| usize::try_from(index).ok());
-        let Some(storage) = index.and_then(|index| self.contents.storages.get(index)) else {
+        let Some(storage) = self.storage(id) else {
             let (path, count) = (self.path().display(), self.contents.storages.len());
             let message = format!("verify {path}: it has {count} storages, and none has the number {id}");
             return Err(Error::new(ErrorKind::OutOfRange, message));
@@ -102,7 +102,19 @@ impl ForeignFile {
             progress(bytes.len() as u64);
             Ok(())
         })?;
-        Ok(storage.conversion.member.as_ref().is_some_and(|member| member.crc32.is_some()))
+        Ok(storage.has_checksum())
+    }
+
+    /// Returns whether the file has a checksum of the storage with this number, so that
+    /// [`verify_storage`](Self::verify_storage) finds a changed byte. False for a number that no storage has.
+    #[must_use]
+    pub fn has_checksum(&self, id: u64) -> bool {
+        self.storage(id).is_some_and(ForeignStorage::has_checksum)
+    }
+
+    fn storage(&self, id: u64) -> Option<&ForeignStorage> {
+        let index = id.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        index.and_then(|index| self.contents.storages.get(index))
     }
 
     fn tensor(&self, tensor: &ForeignTensor) -> Result<Tensor> {

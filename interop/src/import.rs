@@ -8,10 +8,10 @@ use std::sync::Arc;
 use stridemap::import::StorageKey;
 use stridemap::{DType, Error, Header, Result, Source, Store, Transaction};
 
-use super::contents::{ForeignStorage, ForeignTensor};
+use super::contents::{ForeignTensor, TYPE_KEY};
 use super::file::RawFile;
 use super::foreign::ForeignFile;
-use super::gguf::TYPE_KEY;
+use super::foreign_storage::ForeignStorage;
 
 /// Copies every tensor of a file into a store, in one commit, with `prefix` before its name. The file's
 /// [attributes](ForeignFile::attributes) become those of the prefix; with the prefix `""`, those of the store. To

@@ -46,6 +46,7 @@ mod file_format;
 mod foreign;
 mod foreign_elements;
 mod foreign_options;
+mod foreign_storage;
 pub mod gguf;
 mod import;
 mod numpy;

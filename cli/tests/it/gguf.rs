@@ -95,3 +95,18 @@ fn type_of_blocks_is_kept_or_goes_with_the_tensor() {
     dir.messages(&["import", "q.safetensors", "q.smap", "--force"]);
     assert!(!has_type("q.smap"));
 }
+
+#[test]
+fn dry_run_refuses_what_a_gguf_file_cannot_hold() {
+    let dir = Dir::with_store();
+    dir.store().save("mask", &[true, false]).unwrap();
+    for flags in [&[][..], &["-n"], &["-n", "--json"]] {
+        let refusal = dir.refusal(&[&["export", "s.smap", "x.gguf", "mask"], flags].concat());
+        assert!(refusal.contains("tensor \"mask\": GGUF cannot hold bool"), "{flags:?}: {refusal}");
+    }
+    dir.messages(&["attr", "set", "s.smap", "general.alignment", "json:3"]);
+    for flags in [&[][..], &["-n"]] {
+        let refusal = dir.refusal(&[&["export", "s.smap", "x.gguf", "points"], flags].concat());
+        assert!(refusal.contains("and must be a power of two, at most 1048576"), "{flags:?}: {refusal}");
+    }
+}

@@ -2,12 +2,9 @@
 
 use stridemap::Tensor;
 
+use super::limits::{check_name, check_rank};
 use super::types::TensorType;
 use super::value::push_text;
-
-/// The limits of llama.cpp: dimensions of a tensor, and bytes of its name, after which it has a zero.
-const MAX_DIMS: usize = 4;
-const MAX_NAME_BYTES: usize = 63;
 
 /// A tensor that the format can hold.
 pub(super) struct Entry<'a> {
@@ -23,15 +20,8 @@ impl<'a> Entry<'a> {
     pub(super) fn new(name: &'a str, tensor: &'a Tensor, stated: Option<&str>) -> Result<Self, String> {
         let mut size = tensor.size().to_vec();
         let (dtype, shown) = (tensor.dtype(), tensor.size());
-        if name.len() > MAX_NAME_BYTES {
-            return Err(format!(
-                "its name has {} bytes, but GGUF allows {MAX_NAME_BYTES}; rename it",
-                name.len()
-            ));
-        }
-        if size.len() > MAX_DIMS {
-            return Err(format!("its size is {shown:?}, but GGUF has at most {MAX_DIMS} dimensions"));
-        }
+        check_name(name)?;
+        check_rank(size.len())?;
         let Some(stated) = stated else {
             let found = TensorType::of_dtype(dtype);
             let found = found.ok_or_else(|| {

@@ -5,12 +5,14 @@ use std::ops::Range;
 
 use stridemap::{DType, Header, Result};
 
+use super::limits::{MAX_ALIGNMENT, is_alignment};
 use super::read::{Opening, TENSOR_BYTES};
 use super::reader::Reader;
 use super::types::{Shape, ValueType};
 use super::value::{Encoded, JSON, to_attribute};
 use super::{ALIGNMENT_KEY, VALUE_TYPE_PREFIX};
-use crate::contents::{ATTRIBUTE_BYTES, ForeignStorage, ForeignTensor};
+use crate::contents::{ATTRIBUTE_BYTES, ForeignTensor};
+use crate::foreign_storage::ForeignStorage;
 
 /// The maximum number of values of an array that is an attribute, and the maximum number of their bytes.
 const MAX_LIST: u64 = 1024;
@@ -126,8 +128,10 @@ impl Opening<'_> {
 
     fn set_alignment(&mut self, bytes: &[u8]) -> Result<()> {
         let stated = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        if !stated.is_power_of_two() {
-            return Err(self.file.bad(format!("{ALIGNMENT_KEY} is {stated}, and must be a power of two")));
+        if !is_alignment(u64::from(stated)) {
+            let what =
+                format!("{ALIGNMENT_KEY} is {stated}, and must be a power of two, at most {MAX_ALIGNMENT}");
+            return Err(self.file.bad(what));
         }
         self.alignment = u64::from(stated);
         Ok(())

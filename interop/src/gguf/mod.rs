@@ -28,6 +28,7 @@
 //! more than 1024 values is a tensor of bytes, and [`TYPE_KEY`] names the type of the array, such as `[string]`.
 
 mod entry;
+mod limits;
 mod metadata;
 mod model;
 mod read;
@@ -38,19 +39,13 @@ mod types;
 mod value;
 mod write;
 
+pub use crate::contents::TYPE_KEY;
 pub(crate) use read::read;
 pub use write::Export;
-
-/// The key of the attribute that names the type of a tensor: that of its blocks, such as `Q4_K`, or, for a tensor that
-/// is a long value of the metadata, `[string]`, `[float32]` and so on, or `text`.
-pub const TYPE_KEY: &str = "gguf.type";
 
 /// What comes before the key of an attribute in the key of another one, which names the type of its value. Only types that
 /// do not follow from the value are named.
 const VALUE_TYPE_PREFIX: &str = "gguf.type:";
-
-/// The [`TYPE_KEY`] of a tensor of bytes that is an attribute too long for a store.
-pub(crate) const TEXT: &str = "text";
 
 pub(crate) const MAGIC: &[u8] = b"GGUF";
 

@@ -7,16 +7,12 @@ use std::path::Path;
 use stridemap::{DType, Error, Result, Tensor};
 
 use super::entry::Entry;
+use super::limits::{MAX_ALIGNMENT, MAX_HEADER_BYTES, is_alignment};
 use super::types::{Shape, ValueType};
 use super::value::{Encoded, JSON, count_values, push_text};
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, TEXT, VALUE_TYPE_PREFIX, VERSION};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, VALUE_TYPE_PREFIX, VERSION};
+use crate::contents::TEXT;
 use crate::file::{self, unwritable};
-
-/// The maximum length of a header, which is in memory before it is written.
-const MAX_HEADER_BYTES: usize = 256 << 20;
-
-/// The maximum alignment that is written. There can be so many unused bytes after each tensor.
-const MAX_ALIGNMENT: u64 = 1 << 20;
 
 /// The keys of a file that is one of several which hold a model.
 const SPLIT_COUNT: &str = "split.count";
@@ -119,8 +115,8 @@ impl<'a> Parts<'a> {
             let end_bytes = offset_bytes.saturating_add(entry.tensor.nbytes() as u64);
             offset_bytes = end_bytes.saturating_add(padding(end_bytes, alignment));
         }
-        if header.len() > MAX_HEADER_BYTES {
-            let bytes = header.len();
+        let bytes = header.len() as u64;
+        if bytes > MAX_HEADER_BYTES {
             let what = format!("a header of {bytes} bytes, but at most {MAX_HEADER_BYTES} are allowed");
             return Err(unwritable(path, what));
         }
@@ -131,8 +127,8 @@ impl<'a> Parts<'a> {
 
 /// Returns the bytes of a long value of the metadata.
 fn metadata_bytes(path: &Path, name: &str, tensor: &Tensor) -> Result<Vec<u8>> {
-    if tensor.nbytes() > MAX_HEADER_BYTES {
-        let bytes = tensor.nbytes();
+    let bytes = tensor.nbytes() as u64;
+    if bytes > MAX_HEADER_BYTES {
         let what =
             format!("the metadata {name:?} have {bytes} bytes, but at most {MAX_HEADER_BYTES} are allowed");
         return Err(unwritable(path, what));
@@ -148,8 +144,7 @@ fn is_whole_model(metadata: &BTreeMap<String, String>, tensor_count: usize) -> b
 
 fn alignment_of(value: &Encoded) -> Option<u64> {
     let stated = u64::from(u32::from_le_bytes(*value.bytes.first_chunk()?));
-    let is_alignment = stated.is_power_of_two() && stated <= MAX_ALIGNMENT;
-    (value.shape == Shape::One(ValueType::U32) && is_alignment).then_some(stated)
+    (value.shape == Shape::One(ValueType::U32) && is_alignment(stated)).then_some(stated)
 }
 
 fn push_list(header: &mut Vec<u8>, of: ValueType, count: u64) {

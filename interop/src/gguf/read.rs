@@ -6,14 +6,15 @@ use std::result::Result as StdResult;
 use std::sync::Arc;
 
 use stridemap::{DType, Header, Result};
-use stridemap_format::limits::MAX_RANK;
 
+use super::limits::{check_name, check_rank};
 use super::reader::Reader;
 use super::types::TensorType;
 use super::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
 use crate::budget::Budget;
-use crate::contents::{Contents, ForeignStorage, ForeignTensor};
+use crate::contents::{Contents, ForeignTensor};
 use crate::file::RawFile;
+use crate::foreign_storage::ForeignStorage;
 use crate::{FileFormat, ForeignOptions};
 
 /// The memory that a file of any size may take, and the length of a header that is assumed for a large file.
@@ -124,10 +125,7 @@ impl Opening<'_> {
         let name = self.text(2)?;
         let rank = self.reader.u32()? as usize;
         let shown = name.as_ref().unwrap_or_else(|lossy| lossy);
-        if rank > MAX_RANK {
-            let what = format!("tensor {shown:?} has {rank} dimensions, but at most {MAX_RANK} are allowed");
-            return Err(self.file.bad(what));
-        }
+        check_rank(rank).map_err(|what| self.file.bad(format!("tensor {shown:?}: {what}")))?;
         self.charge(rank.saturating_mul(DIM_BYTES))?;
         let mut size = Vec::with_capacity(rank);
         for _ in 0..rank {
@@ -138,7 +136,7 @@ impl Opening<'_> {
         let (code, offset_bytes) = (self.reader.u32()?, self.reader.u64()?);
         let (name, header) = match name {
             Ok(name) => {
-                let header = header_of(code, &size);
+                let header = check_name(&name).and_then(|()| header_of(code, &size));
                 (name, header)
             }
             Err(name) => (name, Err("the name is not UTF-8".to_owned())),

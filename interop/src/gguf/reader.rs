@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use stridemap::Result;
 
+use super::limits::MAX_HEADER_BYTES;
 use super::types::ValueType;
 use crate::file::RawFile;
 
@@ -14,7 +15,8 @@ const BUFFER_BYTES: u64 = 32 << 10;
 /// The maximum nesting of arrays.
 const MAX_DEPTH: usize = 8;
 
-/// A place in a file. Every read is checked against the length of the file before memory is allocated.
+/// A place in a header. Every read is checked against the length of the file, and against the limit of a header, before memory
+/// is allocated.
 pub(super) struct Reader<'a> {
     file: &'a RawFile,
     at: u64,
@@ -33,18 +35,26 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    pub(super) fn rest_bytes(&self) -> u64 {
-        self.file.length_bytes().saturating_sub(self.at)
+    /// Returns the number of bytes that the rest of the header can have.
+    fn rest_bytes(&self) -> u64 {
+        self.file.length_bytes().min(MAX_HEADER_BYTES).saturating_sub(self.at)
     }
 
-    /// Refuses a length or count that the rest of the file cannot have.
+    /// Refuses a length or count that the rest of the header cannot have.
     pub(super) fn check(&self, what: &str, bytes: Option<u64>) -> Result<u64> {
         bytes.filter(|&bytes| bytes <= self.rest_bytes()).ok_or_else(|| {
-            self.file.bad(format!(
-                "{what} at byte {} does not fit in the {} bytes that are left; the file is truncated or damaged",
-                self.at,
-                self.rest_bytes()
-            ))
+            let left_bytes = self.file.length_bytes().saturating_sub(self.at);
+            self.file.bad(match bytes.filter(|&bytes| bytes <= left_bytes) {
+                Some(_) => format!(
+                    "{what} at byte {} makes a header of more than {MAX_HEADER_BYTES} bytes, which is the limit",
+                    self.at
+                ),
+                None => format!(
+                    "{what} at byte {} does not fit in the {left_bytes} bytes that are left; the file is truncated or \
+                     damaged",
+                    self.at
+                ),
+            })
         })
     }
 

@@ -79,6 +79,15 @@ impl<'a> Export<'a> {
         file::create(path, self.on_existing, |writer| model.write(path, writer, &mut progress))
     }
 
+    /// Checks what [`write`](Self::write) checks before it writes anything, except whether a file exists. Tensors that are long
+    /// values of the metadata are read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::BadFile`] as for [`write`](Self::write), with `path`; the errors of reading the elements.
+    pub fn check(&self, path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> {
+        self.model(path.as_ref(), tensors).map(drop)
+    }
+
     /// Writes tensors and metadata to any writer, such as a pipe, in one pass and in pieces.
     ///
     /// ```

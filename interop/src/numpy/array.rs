@@ -7,9 +7,10 @@ use super::dtype::ParsedDescr;
 use super::header::{ArrayHeader, Descriptor, FieldDescr, column_major};
 use crate::ForeignOptions;
 use crate::budget::Budget;
-use crate::contents::{Contents, Field, ForeignStorage, ForeignTensor, Skipped};
+use crate::contents::{Contents, ForeignTensor, Skipped};
 use crate::fields::Fields;
 use crate::file::RawFile;
+use crate::foreign_storage::{Field, ForeignStorage};
 
 /// The approximate memory of a field: its header as a `Part` and as a `ForeignTensor`, its name, its lists, and the
 /// reason if it is left out.

@@ -26,8 +26,9 @@ use stridemap::{OnExisting, Result, Tensor};
 use super::array::{Array, budget};
 use super::dtype::ParsedDescr;
 use super::header::{ArrayHeader, MAX_HEADER_BYTES, Preamble, header_of};
-use crate::contents::{Contents, ForeignStorage};
+use crate::contents::Contents;
 use crate::file::{self, RawFile};
+use crate::foreign_storage::ForeignStorage;
 use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file with one array, and checks it against the file.

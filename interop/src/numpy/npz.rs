@@ -33,8 +33,9 @@ use super::header::{ArrayHeader, MAGIC, PREAMBLE_BYTES, Preamble};
 use super::npy::{Order, arrange};
 use super::text::TextEncoding;
 use crate::budget::Budget;
-use crate::contents::{Contents, ForeignStorage};
+use crate::contents::Contents;
 use crate::file::{self, RawFile, check_elements};
+use crate::foreign_storage::ForeignStorage;
 use crate::zip::Member;
 use crate::{FileFormat, ForeignOptions};
 

@@ -9,8 +9,9 @@ use super::dtype::dtype_and_size;
 use super::header::{FileHeader, Info};
 use super::json::{Object, parse_pieces};
 use super::{MAX_HEADER_BYTES, PREAMBLE_BYTES};
-use crate::contents::{Contents, ForeignStorage, ForeignTensor};
+use crate::contents::{Contents, ForeignTensor};
 use crate::file::{RawFile, check_elements};
+use crate::foreign_storage::ForeignStorage;
 use crate::{FileFormat, ForeignOptions};
 
 /// Reads the header of a file, and checks it against the file. The headers of earlier shards leave `rest_bytes` for it

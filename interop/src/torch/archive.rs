@@ -7,8 +7,9 @@ use stridemap::Result;
 
 use super::{contents_of, leaves_of, pickle_limit};
 use crate::ForeignOptions;
-use crate::contents::{Contents, ForeignStorage};
+use crate::contents::Contents;
 use crate::file::RawFile;
+use crate::foreign_storage::ForeignStorage;
 use crate::zip::Member;
 
 /// The name of the pickle in the folder that contains all members.

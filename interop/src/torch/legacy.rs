@@ -13,8 +13,9 @@ use super::machine::Unpickled;
 use super::value::{FileStorage, Node, Value};
 use super::{contents_of, leaves_of, pickle_limit};
 use crate::ForeignOptions;
-use crate::contents::{Contents, ForeignStorage};
+use crate::contents::Contents;
 use crate::file::{RawFile, zeroed};
+use crate::foreign_storage::ForeignStorage;
 
 const MAGIC_NUMBER: i128 = 0x1950_a86a_20f9_469c_fc6c;
 const PROTOCOL_VERSION: i128 = 1001;

@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use stridemap::Result;
 
-use super::contents::{Contents, ForeignStorage, Skipped};
+use super::contents::{Contents, Skipped};
 use super::file::RawFile;
+use super::foreign_storage::ForeignStorage;
 use crate::{FileFormat, ForeignOptions};
 use flatten::{BytesLeaf, Leaves};
 use value::FileStorage;

@@ -246,7 +246,7 @@ fn what_gguf_cannot_hold_is_refused_before_anything_is_written() {
         "size [2, 17] is not in rows of whole blocks of 18",
     );
     of(refuse("x", counted(DType::U8, &[]), &types), "not in rows of whole blocks");
-    of(refuse("x", counted(DType::F32, &[1; 5]), &none), "at most 4 dimensions");
+    of(refuse("x", counted(DType::F32, &[1; 5]), &none), "has 5 dimensions, but GGUF has at most 4");
     of(refuse(&"x".repeat(64), counted(DType::F32, &[1]), &none), "name has 64 bytes, but GGUF allows 63");
     for (stated, what) in [
         ("Q9_Z", "\"Q9_Z\", which is not a type of blocks"),

@@ -26,7 +26,7 @@ use format::{Format, Order};
 use sources::Sources;
 use store_copy::copy;
 use words::Words;
-use write::{Texts, files, write};
+use write::{Texts, check_gguf, files, write};
 
 pub(crate) use words::is_output;
 
@@ -161,6 +161,11 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         json!({ "is_dry_run": args.options.existing.is_dry_run(), "files": files, "tensor_count": tensors.len(),
             "nbytes": size_bytes, "tensors": tensors })
     };
+    let types = sources.gguf_types(&args.options.prefix, &tensors);
+    let texts = Texts { attributes: &attributes, types: &types };
+    if matches!(format, Format::Gguf) {
+        check_gguf(args, &tensors, texts)?;
+    }
     if args.options.existing.is_dry_run() {
         if args.options.json {
             return write_json(out, record());
@@ -175,13 +180,11 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     sources.verify_members(&args.options.prefix, &names)?;
-    let types = sources.gguf_types(&args.options.prefix, &tensors);
     if let (Some((name, of)), false) = (types.first_key_value(), matches!(format, Format::Gguf)) {
         let (count, name) = (counted(types.len() as u64, "tensor"), quoted(name));
         message(&format!("note: only a .gguf file says what the bytes of {count} are, such as {name}, {of}"));
     }
     let progress = advance("export", size_bytes);
-    let texts = Texts { attributes: &attributes, types: &types };
     let written = write(args, format, &tensors, texts, out, progress);
     let (shard_count, changed_names) = written.map_err(|e| match e.kind() {
         _ if args.is_piped() => output_error(e),

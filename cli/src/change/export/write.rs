@@ -39,6 +39,21 @@ pub(super) struct Texts<'a> {
     pub(super) types: &'a BTreeMap<String, String>,
 }
 
+/// Returns the options for a GGUF file.
+fn gguf_model<'a>(args: &Export<'_>, texts: Texts<'a>) -> gguf::Export<'a> {
+    let export = gguf::Export::new().metadata(texts.attributes).types(texts.types);
+    export.on_existing(args.options.existing.policy())
+}
+
+/// Refuses what a GGUF file cannot hold, before anything is read or written.
+pub(super) fn check_gguf(
+    args: &Export<'_>,
+    tensors: &[(String, Tensor)],
+    texts: Texts<'_>,
+) -> stridemap::Result<()> {
+    gguf_model(args, texts).check(args.out, tensors)
+}
+
 /// Writes the tensors. Returns the number of files with elements, and the names that had to be changed.
 pub(super) fn write(
     args: &Export<'_>,
@@ -64,8 +79,7 @@ pub(super) fn write(
             }
         }
         (Format::Gguf, _) => {
-            let export = gguf::Export::new().metadata(texts.attributes).types(texts.types);
-            let export = export.on_existing(existing);
+            let export = gguf_model(args, texts);
             if args.is_piped() {
                 export.write_to(out, tensors, progress)?;
             } else {

@@ -118,6 +118,10 @@ fn malformed_headers_are_refused() {
         (nested(9), "nests deeper than 8"),
         (alignment(U32, &[0; 4]), "general.alignment is 0, and must be a power of two"),
         (alignment(U32, &[33, 0, 0, 0]), "general.alignment is 33"),
+        (
+            alignment(U32, &(2u32 << 20).to_le_bytes()),
+            "general.alignment is 2097152, and must be a power of two, at most 1048576",
+        ),
         (alignment(10, &[32, 0, 0, 0, 0, 0, 0, 0]), "general.alignment is not of the type uint32"),
         (alignment(TEXT, &text(b"32")), "general.alignment is not of the type uint32"),
     ] {
@@ -130,7 +134,7 @@ fn malformed_headers_are_refused() {
 #[test]
 fn malformed_tensors_are_refused() {
     let place = Place::new();
-    let huge = file(3, &[value("general.alignment", U32, &(1u32 << 31).to_le_bytes())], &[plain()]);
+    let huge = file(3, &[value("general.alignment", U32, &(1u32 << 20).to_le_bytes())], &[plain()]);
     for (bytes, what) in [
         (
             with_tensors(&[tensor(b"x", &[4, 2], 0, 64)]),
@@ -144,7 +148,9 @@ fn malformed_tensors_are_refused() {
         (with_tensors(&[plain(), tensor(b"x", &[4], 0, 32)]), "two tensors are named \"x\""),
         (with_tensors(&[tensor(b"x", &[u64::MAX, u64::MAX], 0, 0)]), "tensor \"x\""),
         (with_tensors(&[tensor(b"x", &[u64::MAX / 32 * 32], 2, 0)]), "tensor \"x\""),
-        (with_tensors(&[tensor(b"x", &[1; 65], 0, 0)]), "has 65 dimensions, but at most 64"),
+        (with_tensors(&[tensor(b"x", &[1; 65], 0, 0)]), "has 65 dimensions, but GGUF has at most 4"),
+        (with_tensors(&[tensor(b"x", &[1; 5], 0, 0)]), "has 5 dimensions, but GGUF has at most 4"),
+        (with_tensors(&[tensor(&[b'x'; 64], &[4], 0, 0)]), "its name has 64 bytes, but GGUF allows 63"),
         (with_tensors(&[tensor(b"x", &[33], 2, 0)]), "its size [33] is not in rows of whole blocks of 32"),
         (with_tensors(&[tensor(b"x", &[], 2, 0)]), "whole blocks of 32 elements, as Q4_0 has"),
         (
@@ -158,6 +164,24 @@ fn malformed_tensors_are_refused() {
         let message = place.refuse("x.gguf", &bytes);
         assert!(message.contains(what), "{message}, not {what}");
     }
+}
+
+/// 2^28 empty texts would take 2 GiB of the file, which has holes and takes 4 KiB on disk.
+#[test]
+fn a_header_beyond_the_limit_is_refused_before_it_is_read_through() {
+    let place = Place::new();
+    let values = [list("a", TEXT, 1 << 28, &[])];
+    let path = place.file("x.gguf", &file(3, &values, &[]));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(3 << 30).unwrap();
+    let message = ForeignFile::open(&path).unwrap_err().to_string();
+    assert!(message.contains("makes a header of more than 268435456 bytes, which is the limit"), "{message}");
+
+    // A text that ends after the limit.
+    let values = [value("a", TEXT, &(300u64 << 20).to_le_bytes())];
+    let path = place.file("y.gguf", &file(3, &values, &[]));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(3 << 30).unwrap();
+    let message = ForeignFile::open(&path).unwrap_err().to_string();
+    assert!(message.contains("makes a header of more than 268435456 bytes, which is the limit"), "{message}");
 }
 
 #[test]
