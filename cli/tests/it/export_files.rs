@@ -178,3 +178,42 @@ fn file_that_is_damaged_leaves_nothing_behind() {
     let refusal = dir.refusal(&["export", "cut.npz", "o.safetensors"]);
     assert!(refusal.starts_with("read cut.npz: "), "{refusal}");
 }
+
+#[test]
+fn damaged_shard_of_a_model_in_pytorch_files_is_refused_by_its_checksum() {
+    let dir = Dir::empty();
+    let checkpoint = checkpoints().into_iter().find(|file| file.ends_with("pt/state_dict_zip.pt")).unwrap();
+    fs::copy(checkpoint, dir.path("m.bin")).unwrap();
+    let info = dir.json(&["info", "--all", "m.bin"]);
+    let [name, id] = ["name", "storage"].map(|key| info["tensors"][0][key].as_str().unwrap().to_owned());
+    let index = serde_json::json!({ "weight_map": { &name: "m.bin" } });
+    dir.write("m.bin.index.json", index.to_string().as_bytes());
+    dir.messages(&["export", "m.bin.index.json", "whole.safetensors", "--skip-unreadable", "-q", &name]);
+
+    let storages = info["storages"].as_array().unwrap();
+    let storage = storages.iter().find(|storage| storage["id"] == id.as_str()).unwrap();
+    dir.flip("m.bin", storage["offset_bytes"].as_u64().unwrap() as usize);
+    let refusal = dir.refusal(&["export", "m.bin.index.json", "x.safetensors", &name]);
+    assert!(refusal.contains("of the zip file is damaged"), "{refusal}");
+    assert!(!dir.path("x.safetensors").exists());
+}
+
+#[test]
+fn forgotten_output_does_not_replace_the_last_source() {
+    let dir = Dir::empty();
+    write(&dir, "a.safetensors", &["x"], 1);
+    write(&dir, "b.safetensors", &["y"], 5);
+    let why = "export b.safetensors: the last file is the one to write, and this one has a tensor y that no source has; if it is a \
+               source, name a file to write after it; if not, delete it first";
+    for flags in [&["--force"][..], &["--force", "-n"]] {
+        assert_eq!(dir.refusal(&[&["export", "a.safetensors", "b.safetensors"], flags].concat()), why);
+    }
+    has(&dir, "b.safetensors", &[("y", "[5, 6]")]);
+    // An earlier merge, or a part of a file, is replaced.
+    dir.messages(&["export", "a.safetensors", "b.safetensors", "ab.safetensors"]);
+    write(&dir, "a.safetensors", &["x"], 3);
+    dir.messages(&["export", "a.safetensors", "b.safetensors", "ab.safetensors", "--force"]);
+    has(&dir, "ab.safetensors", &[("x", "[3, 4]"), ("y", "[5, 6]")]);
+    dir.messages(&["export", "ab.safetensors", "b.safetensors", "x", "--force"]);
+    has(&dir, "b.safetensors", &[("x", "[3, 4]")]);
+}

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use stridemap::Tensor;
+use stridemap_interop::ForeignOptions;
 
 use super::Export;
 use super::format::{Format, Order};
@@ -11,6 +12,8 @@ use super::sources::Sources;
 use crate::error::{Error, Result};
 use crate::history::split;
 use crate::in_place::Outputs;
+use crate::input::Input;
+use crate::names::quoted;
 use crate::output_file::check_replaceable;
 use crate::remote::shown;
 
@@ -62,7 +65,32 @@ pub(super) fn check_files(
     let names = tensors.iter().map(|(name, _)| name.as_str()).collect();
     let outputs = Outputs { command: "export", paths: files, names };
     sources.iter().try_for_each(|input| outputs.check(input))?;
+    if is_replacing {
+        check_is_no_source(args, tensors, sources)?;
+    }
     Ok(is_replacing)
+}
+
+/// Refuses to replace a file that was probably meant as a source: `export a.safetensors b.safetensors --force` has no word for the
+/// file to write, and would lose what is in the last source. With sources of its format, and all of their tensors, an export only
+/// merges, and it would have merged this file. A file with no other tensors than those that are written is replaced: it is
+/// probably their earlier merge.
+fn check_is_no_source(args: &Export<'_>, tensors: &[(String, Tensor)], sources: &Sources) -> Result<()> {
+    let Ok(there) = ForeignOptions::new().skip_unreadable(true).open(args.out) else { return Ok(()) };
+    let is_alike = |input: &Input| matches!(input, Input::File(file) if file.format() == there.format());
+    let is_merge = args.names.is_empty() && args.options.prefix.is_empty() && sources.iter().all(is_alike);
+    let is_written = |name: &str| tensors.iter().any(|(written, _)| written == name);
+    match there.tensors().find(|info| !is_written(&info.name)).filter(|_| is_merge) {
+        Some(lost) => {
+            let lost = quoted(&lost.name);
+            let why = format!(
+                "the last file is the one to write, and this one has a tensor {lost} that no source has; if it is a source, \
+                 name a file to write after it; if not, delete it first"
+            );
+            Err(Error::at("export", args.out, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses `--all` for anything but a copy of a whole store.

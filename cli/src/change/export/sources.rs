@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store, Tensor, TensorInfo};
-use stridemap_interop::{FileFormat, gguf};
+use stridemap_interop::gguf;
 
 use super::Export;
 use crate::change::import::note_long_attributes;
@@ -148,11 +148,11 @@ impl Sources {
     pub(super) fn verify_members(&self, prefix: &str, names: &BTreeSet<String>) -> Result<()> {
         for input in &self.0 {
             let Input::File(file) = input else { continue };
-            if matches!(file.format(), FileFormat::Npz | FileFormat::PyTorch) {
-                let infos = infos(input, prefix, names)?;
-                let storages: BTreeSet<u64> = infos.iter().map(|info| info.storage_id).collect();
-                storages.into_iter().try_for_each(|id| file.verify_storage(id, |_| ()).map(drop))?;
-            }
+            let infos = infos(input, prefix, names)?;
+            let storages: BTreeSet<u64> = infos.iter().map(|info| info.storage_id).collect();
+            let has_checksum = |id: &u64| file.has_checksum(*id);
+            let mut checked = storages.into_iter().filter(has_checksum);
+            checked.try_for_each(|id| file.verify_storage(id, |_| ()).map(drop))?;
         }
         Ok(())
     }
