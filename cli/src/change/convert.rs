@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use indicatif::HumanBytes;
 use stridemap::{
-    DType, ErrorKind, OnExisting, Snapshot, StorageKind, Store, Tensor, TensorInfo, Transaction,
+    DType, ErrorKind, OnExisting, SharedGuard, Snapshot, StorageKind, Store, Tensor, TensorInfo, Transaction,
 };
 use stridemap_interop::gguf::TYPE_KEY;
 
@@ -16,7 +16,7 @@ use crate::args::{Existing, External, parse_dtype};
 use crate::error::{Error, Result};
 use crate::history::{Before, Replaced};
 use crate::input::{check_writable, open_store};
-use crate::names::{Pattern, names, new_name, pattern, quoted};
+use crate::names::{Pattern, command_line, names, new_name, pattern, quoted, shell_word};
 use crate::pieces::steady;
 use crate::ui::{advance, counted, examples, message};
 
@@ -65,6 +65,12 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     plan.note_others();
     if plan.items.iter().all(|item| item.does == Does::Nothing) {
         let why = "nothing to convert: the tensors have this dtype, or are of another kind";
+        if let Some(tag) = &args.before.tag {
+            // Without a commit there is no state before it.
+            let advice = command_line("tag", &[&args.store.to_string_lossy(), tag]);
+            let why = format!("{why}, so no tag was made; to tag the state as it is: {advice}");
+            return Err(Error::Refused(format!("convert --tag {}: {why}", shell_word(tag))));
+        }
         message(&format!("note: {why}"));
         return Ok(());
     }
@@ -73,8 +79,9 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     drop(snapshot); // The commit deletes what no snapshot needs.
     args.before.apply(&mut txn)?;
     let (before_bytes, after_bytes) = plan.sizes();
-    plan.apply(&mut txn, advance("convert", before_bytes))?;
+    let guards = plan.apply(&mut txn, advance("convert", before_bytes))?;
     let generation = txn.commit()?;
+    drop(guards);
     let count = plan.count(|does| matches!(does, Does::Convert | Does::Tie(_)));
     let linked = match plan.count(|does| does == Does::Link) {
         0 => String::new(),
@@ -282,14 +289,18 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn apply(&self, txn: &mut Transaction<'_>, progress: impl Fn(u64)) -> Result<()> {
+    /// Makes the changes. Returns guards, to be held until they are committed: nobody changes an element meanwhile that has
+    /// been converted, and whose change would be lost.
+    fn apply(&self, txn: &mut Transaction<'_>, progress: impl Fn(u64)) -> Result<Vec<SharedGuard>> {
         // The tensors are replaced that are converted, and others only with --force, which has been checked.
         txn.on_existing(OnExisting::Replace);
         // A result may replace a tensor that another one is made from.
         let load = |item: &Item| txn.load(&item.info.name);
         let tensors: Vec<Tensor> = self.items.iter().map(load).collect::<stridemap::Result<_>>()?;
+        let mut guards = Vec::new();
         for (item, tensor) in self.items.iter().zip(&tensors).filter(|(item, _)| item.does == Does::Convert) {
-            let (tensor, _guard) = steady(tensor)?;
+            let (tensor, guard) = steady(tensor)?;
+            guards.extend(guard);
             let cast = Cast { tensor, to: self.args.to, progress: &progress };
             txn.save_as(&item.new, &cast, item.kind)?;
         }
@@ -309,6 +320,6 @@ impl<'a> Plan<'a> {
                 txn.set_attribute(&item.new, &key, &value)?;
             }
         }
-        Ok(())
+        Ok(guards)
     }
 }

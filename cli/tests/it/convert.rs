@@ -4,7 +4,7 @@ use std::fs;
 
 use stridemap::{DType, StorageKind, Store, Tensor};
 
-use crate::harness::Dir;
+use crate::harness::{Deadline, Dir};
 
 /// Creates a store with two floats, one of them tied, a transposed view, a counter, and a mask.
 fn dir() -> Dir {
@@ -193,4 +193,38 @@ fn tie_with_a_tensor_that_is_not_selected_ends_with_a_note() {
     dir.messages(&["view", "s.smap", "enc.w", "again"]);
     let said = dir.messages(&["convert", "s.smap", "enc.w", "again", "--to", "float16"]);
     assert!(!said.contains("tied"), "{said}");
+}
+
+#[test]
+fn tag_without_anything_to_convert_is_refused_and_says_how_to_make_it() {
+    let dir = dir();
+    let args = ["convert", "s.smap", "enc.mask", "--to", "bool"];
+    assert!(dir.messages(&args).starts_with("stridemap: note: nothing to convert: "));
+    let refusal = dir.refusal(&[&args[..], &["--tag", "v 1"]].concat());
+    assert_eq!(
+        refusal,
+        "convert --tag 'v 1': nothing to convert: the tensors have this dtype, or are of another kind, so no tag was made; to \
+         tag the state as it is: stridemap tag s.smap 'v 1'"
+    );
+}
+
+#[test]
+fn nobody_changes_an_element_between_its_conversion_and_the_commit() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    let n = 16 << 20;
+    store.write(|txn| txn.save_as("m", &Tensor::zeros(DType::F32, &[n])?, StorageKind::Mutable)).unwrap();
+    let before = store.generation();
+    let m = store.load("m").unwrap();
+    let mut child = dir.command(&["convert", "s.smap", "m", "--to", "float16", "-q"]).spawn().unwrap();
+    let _deadline = Deadline::of(&child);
+    // The new storage appears once the guard is held.
+    while fs::read_dir(dir.path("s.smap/storages")).unwrap().count() < 2 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let guard = m.lock_exclusive();
+    let after = Store::open(dir.path("s.smap")).unwrap().generation();
+    drop(guard);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(after, before + 1, "the tensor could be changed before the commit");
 }
