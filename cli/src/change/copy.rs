@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fs;
 use std::io::Write;
 use std::ops::Bound;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
@@ -15,9 +17,9 @@ use super::plan::{described, header, info};
 use super::target::open_existing;
 use crate::args::{Existing, External};
 use crate::error::{Error, Result};
-use crate::history::{Before, Replaced};
+use crate::history::{Before, Replaced, split};
 use crate::input::{check_writable, open_at};
-use crate::names::{names, one_line, pattern, quoted};
+use crate::names::{command_line, names, one_line, pattern, quoted};
 use crate::remote::shown;
 use crate::ui::{advance, counted, examples, message};
 
@@ -61,9 +63,8 @@ pub(crate) fn run(args: &CopyArgs, out: &mut impl Write) -> Result<()> {
         names.into_iter().map(|name| (name.clone(), format!("{}{name}", args.prefix))).collect();
     let attributes = attributes_of_prefixes(&names, &snapshot)?;
     let store = open_existing("copy", &options, target)?;
-    if let Some(store) = store.as_ref().filter(|store| store.uuid() == source.uuid()) {
-        let why = "both are the same store; ln adds a second name for a tensor";
-        return Err(Error::at("copy", store.path(), why));
+    if store.as_ref().is_some_and(|store| is_same(store, &source)) {
+        check_is_needed(args, &texts)?;
     }
     let copy = Copy { args, target, source: &snapshot, names: &names, attributes: &attributes };
     let there = store.as_ref().map(Store::snapshot);
@@ -125,6 +126,34 @@ fn target_and_names(args: &CopyArgs) -> Result<(&Path, Vec<String>)> {
         }
     }
     Ok((Path::new(target), texts))
+}
+
+/// Returns whether two handles are of one directory. A copy that `cp -r` made of a store has its uuid, but is another store.
+fn is_same(a: &Store, b: &Store) -> bool {
+    let [a, b] = [a, b].map(|store| fs::metadata(store.path()).ok().map(|it| (it.dev(), it.ino())));
+    a.is_some() && a == b
+}
+
+/// Refuses to copy within a store what a command does without copying elements. Tensors of a tag can be copied under other
+/// names.
+fn check_is_needed(args: &CopyArgs, texts: &[String]) -> Result<()> {
+    let refused = |why: String| Err(Error::at("copy", &args.store, why));
+    match split(&args.store) {
+        None => {
+            let view = command_line("view", &[&args.store.to_string_lossy(), "NAME", "NEW"]);
+            refused(format!("both are the same store; to add a second name for a tensor: {view}"))
+        }
+        Some((store, tag)) if args.prefix.is_empty() => {
+            let words: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let store = store.to_string_lossy();
+            let restore = command_line("restore", &[&[&*store, tag], &words[..]].concat());
+            refused(format!(
+                "both are the same store; to bring tensors of the tag back under their names, without a copy: {restore}; \
+                 --prefix P copies them under other names"
+            ))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// Refuses to create a store at a path that selects tensors: the user probably forgot the store.

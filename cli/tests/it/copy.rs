@@ -1,6 +1,7 @@
 //! The `copy` command.
 
 use std::fs;
+use std::process::Command;
 
 use stridemap::{Store, Tensor};
 
@@ -105,7 +106,10 @@ fn mistaken_arguments_are_refused() {
             "copy enc.: this selects enc.row, and the last argument must be the store",
         ),
         (&["a.smap", "haed", "s.smap"], "load \"haed\": no tensor with this name; did you mean \"head\""),
-        (&["a.smap", "*", "a.smap"], "copy a.smap: both are the same store; ln adds a second name"),
+        (
+            &["a.smap", "*", "a.smap"],
+            "copy a.smap: both are the same store; to add a second name for a tensor: stridemap view a.smap NAME NEW",
+        ),
         (
             &["a.smap", "*", "new.safetensors"],
             "copy new.safetensors: this is the name of a file, and the last path",
@@ -170,4 +174,35 @@ fn large_storage_is_copied_once_however_many_tensors_it_has() {
     assert!(said.contains("copied 3 tensors, 12.00 MiB, into s.smap"), "{said}");
     let said = dir.messages(&["copy", "a.smap", "rows.1", "part.smap"]);
     assert!(said.contains("copied 1 tensor, 4.00 MiB, into part.smap"), "{said}");
+}
+
+#[test]
+fn tensors_of_a_tag_are_copied_into_their_own_store_under_other_names() {
+    let dir = Dir::with_store();
+    dir.messages(&["tag", "s.smap", "v1"]);
+    let other = Tensor::from_vec(vec![9f32; 6], &[3, 2]).unwrap();
+    dir.store().save("points", &other).unwrap();
+    // Under their names, restore brings them back without a copy.
+    assert_eq!(
+        dir.refusal(&["copy", "s.smap@v1", "points*", "s.smap", "--force"]),
+        "copy s.smap@v1: both are the same store; to bring tensors of the tag back under their names, without a copy: \
+         stridemap restore s.smap v1 'points*'; --prefix P copies them under other names"
+    );
+    dir.messages(&["copy", "s.smap@v1", "points*", "s.smap", "--prefix", "old."]);
+    let store = dir.store();
+    assert_eq!(store.load("points").unwrap().read::<f32>().unwrap(), [9.; 6]);
+    assert_eq!(store.load("old.points").unwrap().read::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
+    assert!(store.load("old.points_t").unwrap().shares_storage(&store.load("old.points").unwrap()));
+    assert_eq!(dir.stdout(&["verify", "s.smap", "-q"]), "ok\n");
+}
+
+#[test]
+fn tensors_are_copied_from_a_copy_of_the_same_store_made_by_cp() {
+    let dir = Dir::with_store();
+    let copied = Command::new("cp").args(["-r", "s.smap", "c.smap"]).current_dir(dir.path("")).status();
+    assert!(copied.unwrap().success());
+    dir.store().remove("points").unwrap();
+    dir.messages(&["copy", "c.smap", "points", "s.smap"]);
+    assert_eq!(dir.store().load("points").unwrap().read::<f32>().unwrap(), [1., 4., 2., 1., 3., 5.]);
+    assert_eq!(dir.stdout(&["verify", "s.smap", "-q"]), "ok\n");
 }
