@@ -183,13 +183,18 @@ pub(super) fn parts(
     Ok(Some(planned))
 }
 
-/// Refuses a new name that does not have this many `{}`.
+/// Refuses a new name that does not have this many `{}`, or in which two of them are not told apart: with `a{}{}`, the numbers
+/// 1 and 12 lead to the same name as 11 and 2.
 fn check_places(new: &str, count: usize, wanted: &str) -> Result<()> {
+    let refused = |why: String| Err(Error::Refused(format!("view: the new name {new:?} {why}")));
     let found = new.matches(PLACE).count();
-    match found == count {
-        true => Ok(()),
-        false => Err(Error::Refused(format!(
-            "view: the new name {new:?} has {found} {{}}, and needs {count}: {wanted}"
-        ))),
+    if found != count {
+        return refused(format!("has {found} {{}}, and needs {count}: {wanted}"));
     }
+    let mut between = new.split(PLACE).skip(1).take(found.saturating_sub(1));
+    if between.any(|literal| literal.chars().all(|c| c.is_ascii_digit())) {
+        let why = "has two {} with nothing but digits between them, so it is not certain where a number ends";
+        return refused(why.to_owned());
+    }
+    Ok(())
 }

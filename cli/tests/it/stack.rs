@@ -259,3 +259,16 @@ fn views_at_any_equal_distance_are_stacked() {
     assert_eq!(column.names(), [None, Some("row")]);
     assert_eq!(dir.store().load("back").unwrap().read::<i32>().unwrap()[..7], [18, 19, 20, 21, 22, 23, 12]);
 }
+
+#[test]
+fn new_name_in_which_two_numbers_are_not_told_apart_is_refused() {
+    let dir = with_experts();
+    dir.messages(&["import", "m.safetensors", "s.smap", "--fuse", PATTERN]);
+    dir.messages(&["view", "s.smap", "--stack", PATTERN, "l{}"]);
+    for new in ["up{}{}", "up{}0{}"] {
+        let refusal = dir.refusal(&["view", "s.smap", "l{}[{}]", new]);
+        let why = "has two {} with nothing but digits between them, so it is not certain where a number ends";
+        assert_eq!(refusal, format!("view: the new name {new:?} {why}"));
+    }
+    dir.messages(&["view", "s.smap", "l{}[{}]", "up1{}-{}"]);
+}
