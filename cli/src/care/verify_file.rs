@@ -31,9 +31,11 @@ struct Verified {
     read_bytes: u64,
     /// Whether all storages have checksums.
     has_checksums: bool,
+    /// Why a storage could not be read, which says nothing about damage.
+    unread: Option<stridemap::Error>,
 }
 
-/// Runs the command. Returns whether no damage was found.
+/// Runs the command. Returns whether no damage was found. It is an error if something could not be read.
 pub(super) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
     let path = &args.source.path;
     check_found(path, "file")?;
@@ -41,17 +43,21 @@ pub(super) fn run(args: &VerifyArgs, out: &mut impl Write) -> Result<bool> {
         Ok(input) => verify(args, &input)?,
         Err(Error::Library(e)) if e.kind() == ErrorKind::BadFile && !is_other_format(&e) => {
             let finding = Finding { why: e.to_string(), names: Vec::new(), affects_all: true };
-            Verified { findings: vec![finding], has_checksums: true, read_bytes: 0 }
+            Verified { findings: vec![finding], has_checksums: true, ..Verified::default() }
         }
         Err(e) => return Err(e),
     };
     let is_whole = verified.findings.is_empty();
     if args.json {
         write_json(out, record(&verified, path))?;
-        return Ok(is_whole);
+        return verified.unread.map_or(Ok(is_whole), |e| Err(e.into()));
     }
     for finding in &verified.findings {
         writeln!(out, "{}", one_line(&finding.line()))?;
+    }
+    if let Some(e) = verified.unread {
+        out.flush()?;
+        return Err(e.into());
     }
     if is_whole {
         writeln!(out, "ok")?;
@@ -85,6 +91,8 @@ fn verify(args: &VerifyArgs, input: &Input) -> Result<Verified> {
     for (id, size_bytes) in selected {
         match file.verify_storage(id, &advance) {
             Ok(has_checksum) => verified.has_checksums &= has_checksum || size_bytes == 0,
+            // Other storages may be damaged.
+            Err(e) if e.kind() != ErrorKind::BadFile => verified.unread = Some(verified.unread.unwrap_or(e)),
             Err(e) => {
                 let names = by_storage.remove(&id).unwrap_or_default();
                 verified.findings.push(Finding { why: e.to_string(), names, affects_all: false });

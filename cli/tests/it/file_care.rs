@@ -1,10 +1,11 @@
 //! The `verify` and `du` commands on files in other formats.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::Dir;
+use crate::harness::{Dir, Run};
 use crate::sources::checkpoints;
 
 const NOTE: &str =
@@ -107,4 +108,29 @@ fn du_of_a_file_shows_what_it_holds_and_occupies() {
     let usage = dir.json(&["du", "hole.safetensors"]);
     assert_eq!(usage["reachable_bytes"], 16 << 20);
     assert!(usage["disk_bytes"].as_u64().unwrap() < 1 << 20, "{usage}");
+}
+
+/// A system call that fails says nothing about the file.
+#[test]
+fn file_that_cannot_be_read_is_not_called_damaged() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        assert!(std::env::var_os("STRIDEMAP_REQUIRE_STRACE").is_none(), "strace is required");
+        return println!("skipped: strace is not installed");
+    }
+    let dir = dir();
+    for failing in 1.. {
+        let inject = format!("inject=pread64:error=EIO:when={failing}");
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-o", "trace", "-P", "m.npz", "-e", "trace=pread64", "-e", &inject]);
+        let run =
+            strace.arg(env!("CARGO_BIN_EXE_stridemap")).args(["verify", "m.npz"]).current_dir(dir.path(""));
+        let run = Run::of(run.output().unwrap());
+        if !fs::read_to_string(dir.path("trace")).unwrap().contains("INJECTED") {
+            assert_eq!((run.code, run.stdout.as_str()), (Some(0), "ok\n"), "{run:?}");
+            assert!(failing > 3, "the file is read by {failing} calls");
+            break;
+        }
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "call {failing}: {run:?}");
+        assert!(run.stderr.contains("Input/output error"), "call {failing}: {run:?}");
+    }
 }
