@@ -1,17 +1,18 @@
 //! `attr`: reads and changes attributes.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stridemap::{Snapshot, StoreOptions};
+use stridemap::StoreOptions;
 
 use super::plan::begin;
-use crate::args::DryRun;
+use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
 use crate::history::Before;
-use crate::input::{open_at, open_store};
-use crate::names::{name, of_scope, one_line, quoted};
+use crate::input::{Input, open_store};
+use crate::names::{Named, name, of_scope, one_line, quoted};
 use crate::ui::{Column, Table, examples, joined, message, width, write_json};
 
 /// List, print, set or remove attributes: texts under keys
@@ -31,14 +32,14 @@ enum Action {
     /// belongs to
     #[command(visible_alias = "ls")]
     List {
-        /// The store, its URL, or a tagged generation: STORE@TAG, URL@TAG
+        /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format
         store: PathBuf,
         /// Print one JSON object per attribute
         #[arg(long)]
         json: bool,
     },
     /// Print the value of an attribute; exit with 1 if there is none
-    #[command(mut_arg("store", |store| store.help("The store, its URL, or a tagged generation: STORE@TAG, URL@TAG")))]
+    #[command(mut_arg("store", |store| store.help("The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format")))]
     Get(Place),
     /// Set an attribute; an existing value is replaced
     Set {
@@ -82,8 +83,8 @@ struct Place {
 
 impl Place {
     /// Returns the tensor or prefix, which is empty for the store itself.
-    fn scope(&self, snapshot: &Snapshot) -> Result<String> {
-        self.of.as_ref().map_or_else(|| Ok(String::new()), |of| name(of, snapshot))
+    fn scope(&self, tensors: &impl Named) -> Result<String> {
+        self.of.as_ref().map_or_else(|| Ok(String::new()), |of| name(of, tensors))
     }
 
     /// Formats the key and what it belongs to.
@@ -92,9 +93,9 @@ impl Place {
     }
 
     /// Returns the value, or the error that there is none.
-    fn value(&self, snapshot: &Snapshot, scope: &str) -> Result<String> {
+    fn value(&self, attributes: &BTreeMap<(String, String), String>, scope: &str) -> Result<String> {
         let missing = || Error::NoMatch(format!("no attribute {}", self.shown(scope)));
-        snapshot.attributes(scope).remove(&self.key).ok_or_else(missing)
+        attributes.get(&(scope.to_owned(), self.key.clone())).cloned().ok_or_else(missing)
     }
 }
 
@@ -104,9 +105,15 @@ const COLUMNS: [Column; 3] = [
     Column::new("of").shortenable().drop_order(0),
 ];
 
+/// Opens a store or a file to look at its attributes.
+fn open(path: &Path) -> Result<Input> {
+    Input::open_quietly(path, &Reading::default(), &StoreOptions::new())
+}
+
 fn list(store: &Path, is_json: bool, out: &mut impl Write) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
-    for ((scope, key), value) in open_at(&StoreOptions::new(), store)?.1.all_attributes() {
+    let input = open(store)?;
+    for ((scope, key), value) in input.attributes().iter() {
         if is_json {
             write_json(out, record(scope, key, Some(value)))?;
             continue;
@@ -138,9 +145,9 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
     match &args.action {
         Action::List { store, json } => list(store, *json, out),
         Action::Get(place) => {
-            let (_, snapshot) = open_at(&StoreOptions::new(), &place.store)?;
-            let scope = place.scope(&snapshot)?;
-            let value = place.value(&snapshot, &scope)?;
+            let input = open(&place.store)?;
+            let scope = place.scope(&input)?;
+            let value = place.value(&input.attributes(), &scope)?;
             if place.json {
                 return write_json(out, record(&scope, &place.key, Some(&value)));
             }
@@ -153,7 +160,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             before.apply(&mut txn)?;
             let scope = place.scope(&snapshot)?;
             txn.set_attribute(&scope, &place.key, value)?;
-            let old = place.value(&snapshot, &scope).ok();
+            let old = place.value(snapshot.all_attributes(), &scope).ok();
             let change = |generation| {
                 change_record(place, &scope, [Some(value), old.as_deref()], (before, generation))
             };
@@ -183,7 +190,7 @@ pub(crate) fn run(args: &AttrArgs, out: &mut impl Write) -> Result<()> {
             let (mut txn, snapshot) = begin(&store, dry_run.dry_run)?;
             before.apply(&mut txn)?;
             let scope = place.scope(&snapshot)?;
-            let old = place.value(&snapshot, &scope)?;
+            let old = place.value(snapshot.all_attributes(), &scope)?;
             txn.remove_attribute(&scope, &place.key)?;
             let change = |generation| change_record(place, &scope, [None, Some(&old)], (before, generation));
             if dry_run.dry_run {

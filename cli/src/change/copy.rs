@@ -19,7 +19,7 @@ use crate::args::{Existing, External};
 use crate::error::{Error, Result};
 use crate::history::{Before, Replaced, split};
 use crate::input::{check_writable, open_at};
-use crate::names::{command_line, names, one_line, pattern, quoted};
+use crate::names::{command_line, names, one_line, pattern, quoted, shell_word};
 use crate::remote::shown;
 use crate::ui::{advance, counted, examples, message};
 
@@ -51,6 +51,7 @@ pub(crate) struct CopyArgs {
 pub(crate) fn run(args: &CopyArgs, out: &mut impl Write) -> Result<()> {
     let (target, texts) = target_and_names(args)?;
     let options = args.external.options();
+    check_is_no_file(args, target, &texts)?;
     let (source, snapshot) = open_at(&options, &args.store)?;
     check_is_store(target, &snapshot)?;
     let names = names(&texts, &snapshot)?;
@@ -126,6 +127,22 @@ fn target_and_names(args: &CopyArgs) -> Result<(&Path, Vec<String>)> {
         }
     }
     Ok((Path::new(target), texts))
+}
+
+/// Refuses a file in another format as the source, which import reads.
+fn check_is_no_file(args: &CopyArgs, target: &Path, texts: &[String]) -> Result<()> {
+    if !args.store.is_file() {
+        return Ok(());
+    }
+    let is_all = texts.iter().any(|text| text == "*");
+    let only = texts.iter().filter(|_| !is_all).map(|text| format!(" --only {}", shell_word(text)));
+    let command = format!("import{}", only.collect::<String>());
+    let import = command_line(&command, &[&args.store.to_string_lossy(), &target.to_string_lossy()]);
+    Err(Error::at(
+        "copy",
+        &args.store,
+        format!("this is a file, and copy takes a store; import it: {import}"),
+    ))
 }
 
 /// Returns whether two handles are of one directory. A copy that `cp -r` made of a store has its uuid, but is another store.

@@ -158,3 +158,13 @@ fn attr_sets_prints_and_removes_the_attributes_of_stores_tensors_and_prefixes() 
     assert!(dir.store().attributes("points").is_empty());
     assert_eq!(dir.store().attributes("")["unit"], "km h");
 }
+
+#[test]
+fn attributes_of_a_file_are_listed_and_printed() {
+    let dir = imported_twice();
+    assert_eq!(dir.stdout(&["attr", "list", "m.safetensors"]), "format\tpt\t\nwho\ta\t\n");
+    assert_eq!(dir.stdout(&["attr", "get", "m.safetensors", "who"]), "a\n");
+    let missing = dir.run(&["attr", "get", "m.safetensors", "who", "--of", "w"]);
+    assert_eq!((missing.code, missing.stderr.as_str()), (Some(1), "stridemap: no attribute who of w\n"));
+    assert!(dir.refusal(&["attr", "set", "m.safetensors", "who", "b"]).contains("import it first"));
+}

@@ -105,6 +105,11 @@ fn mistaken_arguments_are_refused() {
             &["a.smap", "head", "enc."],
             "copy enc.: this selects enc.row, and the last argument must be the store",
         ),
+        (
+            &["m.safetensors", "w", "x.", "s.smap"],
+            "copy m.safetensors: this is a file, and copy takes a store; import it: stridemap import --only w --only x. \
+             m.safetensors s.smap",
+        ),
         (&["a.smap", "haed", "s.smap"], "load \"haed\": no tensor with this name; did you mean \"head\""),
         (
             &["a.smap", "*", "a.smap"],
