@@ -1,6 +1,5 @@
 //! `compact`: frees bytes that no tensor refers to.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -10,6 +9,7 @@ use stridemap::maintenance::{Collected, Compacted, DiskUsage, SkipReason, SpaceR
 
 use crate::args::External;
 use crate::error::Result;
+use crate::held::{held, report_held_bytes};
 use crate::input::{open_store, stored_bytes};
 use crate::ui::{advance, counted, examples, message, storage_id, warn, write_json};
 
@@ -120,18 +120,6 @@ fn record(materialized: Option<&Compacted>, compacted: &Compacted, after: &DiskU
     })
 }
 
-/// Returns the bytes that cannot be deleted yet, and the readers that hold them.
-fn held(usage: &DiskUsage) -> (u64, BTreeSet<u32>) {
-    let (mut bytes, mut readers) = (0u64, BTreeSet::new());
-    for file in &usage.spare {
-        if let SpaceReason::Pinned { processes, .. } = &file.reason {
-            bytes = bytes.saturating_add(file.spare_bytes);
-            readers.extend(processes);
-        }
-    }
-    (bytes, readers)
-}
-
 /// The minimum number of unreachable bytes for a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
 
@@ -154,20 +142,6 @@ fn report_kept_bytes(usage: &DiskUsage, compacted: &Compacted) {
 fn report_deleted(deleted: Collected, out: &mut impl Write) -> Result<()> {
     let (files, bytes) = (counted(deleted.file_count, "file"), counted(deleted.size_bytes, "byte"));
     Ok(writeln!(out, "deleted {files}, {bytes}")?)
-}
-
-/// Reports the bytes that cannot be deleted yet because readers hold them.
-pub(crate) fn report_held_bytes(usage: &DiskUsage) {
-    let (bytes, processes) = held(usage);
-    if bytes > 0 {
-        let processes: Vec<String> = processes.into_iter().map(|id| format!(" {id}")).collect();
-        let bytes = HumanBytes(bytes);
-        message(&format!(
-            "{bytes} are held by readers on older generations (process{}); the next commit or compaction after they \
-             end frees them",
-            processes.concat()
-        ));
-    }
 }
 
 /// Returns the number of bytes that a compaction will write if no commit happens in the meantime.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Named, name};
 use crate::error::{Error, Result};
-use crate::shell::has_separator;
+use crate::separator::has_separator;
 
 /// The ends of the names of files with tensors.
 const FILE_ENDINGS: [&str; 10] =

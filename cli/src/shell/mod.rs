@@ -9,4 +9,4 @@ mod words;
 
 pub(crate) use completions::complete;
 pub(crate) use mistaken::order_hint;
-pub(crate) use words::{has_separator, parse, words_after_separator};
+pub(crate) use words::parse;

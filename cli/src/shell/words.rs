@@ -16,16 +16,6 @@ pub(crate) fn parse() -> Result<(Args, ArgMatches), clap::Error> {
     Ok((Args::from_arg_matches(&matches)?, matches))
 }
 
-/// Returns whether the command line has a `--`, after which every text is meant as it is.
-pub(crate) fn has_separator() -> bool {
-    env::args_os().any(|word| word == "--")
-}
-
-/// Returns how many words follow a `--`.
-pub(crate) fn words_after_separator() -> usize {
-    env::args_os().skip_while(|word| word != "--").skip(1).count()
-}
-
 /// Returns the value of `--color`. Help and errors end the parsing before it is known otherwise.
 fn color(words: &[OsString]) -> ColorChoice {
     let words = words.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::change::stdin::PIPE;
-use crate::shell::words_after_separator;
+use crate::separator::words_after_separator;
 
 /// The extensions of files that an export writes.
 const EXTENSIONS: [&str; 5] = ["safetensors", "gguf", "npy", "npz", "smap"];

@@ -1,0 +1,95 @@
+//! `convert`: converts the elements of tensors to another dtype, in one commit.
+
+mod plan;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::HumanBytes;
+use stridemap::DType;
+
+use crate::args::{Existing, External, parse_dtype};
+use crate::error::{Error, Result};
+use crate::history::{Before, Replaced};
+use crate::input::{check_writable, open_store};
+use crate::names::{command_line, quoted, shell_word};
+use crate::ui::{advance, counted, examples, message};
+use plan::{Does, Plan};
+
+/// Convert tensors to another dtype, in one commit: all or none
+///
+/// The results are those of PyTorch's to(), bit for bit. Without --as they replace the tensors. A glob or a prefix converts
+/// floats to floats, integers to integers and complex numbers to complex ones; a tensor that is given by its name is always
+/// converted. The others stay as they are; with --as they get a second name, so that the new names are complete, and none of
+/// their elements is copied. Tensors of the same elements stay tied if they are converted together, and other views become
+/// tensors of their own. Attributes are kept. The elements are verified first; damage is an error.
+#[derive(clap::Args)]
+#[command(after_help = examples(&["convert model.smap 'encoder.*' --to float16", "convert model.smap '*' --to bfloat16 --as 'half.{}'"]))]
+#[command(override_usage = "stridemap convert <STORE> <NAME>... --to <DTYPE>")]
+pub(crate) struct ConvertArgs {
+    /// The store
+    store: PathBuf,
+    /// The tensors to convert, by name, by glob ('*.weight') or by prefix ('encoder.')
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    /// The dtype to convert to: float16, bfloat16, float32, int8, ...
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    to: DType,
+    /// Save the results under new names, in which {} stands for the name: 'half.{}'
+    #[arg(long = "as", value_name = "NEW")]
+    new: Option<String>,
+    #[command(flatten)]
+    existing: Existing,
+    #[command(flatten)]
+    before: Before,
+    #[command(flatten)]
+    external: External,
+}
+
+pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
+    let store = open_store(&args.external.options(), &args.store)?;
+    let mut txn = store.begin()?;
+    let snapshot = store.latest()?;
+    let plan = Plan::of(args, (&txn, &snapshot))?;
+    let replaced = Replaced::of(&plan.new_names(), &snapshot)?;
+    if args.existing.is_dry_run() {
+        check_writable(&store)?;
+        args.before.apply(&mut txn)?;
+        plan.print(out)?;
+        return replaced.print_advice(&args.before, &store, &args.store, out);
+    }
+    plan.note_others();
+    if plan.items.iter().all(|item| item.does == Does::Nothing) {
+        let why = "nothing to convert: the tensors have this dtype, or are of another kind";
+        if let Some(tag) = &args.before.tag {
+            // Without a commit there is no state before it.
+            let advice = command_line("tag", &[&args.store.to_string_lossy(), tag]);
+            let why = format!("{why}, so no tag was made; to tag the state as it is: {advice}");
+            return Err(Error::Refused(format!("convert --tag {}: {why}", shell_word(tag))));
+        }
+        message(&format!("note: {why}"));
+        return Ok(());
+    }
+    plan.check_whole(&store)?;
+    plan.note_ties(&snapshot)?;
+    drop(snapshot); // The commit deletes what no snapshot needs.
+    args.before.apply(&mut txn)?;
+    let (before_bytes, after_bytes) = plan.sizes();
+    let guards = plan.apply(&mut txn, advance("convert", before_bytes))?;
+    let generation = txn.commit()?;
+    drop(guards);
+    let count = plan.count(|does| matches!(does, Does::Convert | Does::Tie(_)));
+    let linked = match plan.count(|does| does == Does::Link) {
+        0 => String::new(),
+        links => format!(", and added {}", counted(links, "second name")),
+    };
+    let (before, after) = (HumanBytes(before_bytes), HumanBytes(after_bytes));
+    let under = args.new.as_ref().map(|new| format!(", as {}", quoted(new))).unwrap_or_default();
+    let tagged = args.before.described(generation);
+    let (tensors, to) = (counted(count, "tensor"), args.to);
+    message(&format!(
+        "converted {tensors} to {to}{under}, {before} to {after}{linked}{tagged}: generation {generation}"
+    ));
+    replaced.report(&store, &args.store);
+    Ok(())
+}
