@@ -19,7 +19,7 @@ use crate::ui::{
     Column, MAX_ROWS, Table, bytes_cell, examples, is_verbose, print_line, storage_id, width, write_json,
 };
 
-/// Show disk usage, and what could be freed
+/// Show disk usage, what could be freed, and which tensors share bytes
 ///
 /// Of a file in another format, shows the bytes that tensors reach, those of its storages that no tensor reaches, the
 /// length of the file or files, and the disk space that they take, which is less if they have holes.

@@ -16,7 +16,7 @@ use crate::input::open_to_look;
 use crate::names::{one_line, shell_word};
 use crate::ui::{Column, Table, bytes_cell, examples, warn, write_json};
 
-/// List the tagged generations and the newest one, the newest first
+/// List the tagged generations and the newest one, or print a line for each commit
 ///
 /// Each line shows a generation, when it was published, its tags and its message; how many tensors were added (+),
 /// changed (~) and removed (-) since the generation on the next line; and the bytes that only this generation has:

@@ -12,7 +12,7 @@ use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
-const OTHERS: [(&str, &str); 7] = [
+const OTHERS: [(&str, &str); 14] = [
     (
         "cp",
         "view saves a tensor under a second name: stridemap view STORE NAME NEW; copy copies tensors to another store: stridemap \
@@ -23,6 +23,13 @@ const OTHERS: [(&str, &str); 7] = [
     ("map", "du shows which tensors share which bytes: stridemap du --map STORE"),
     ("watch", "log prints a line for each commit: stridemap log --follow STORE"),
     ("follow", "pull pulls whenever the store at a URL changes: stridemap pull --follow URL STORE"),
+    ("cast", "convert converts tensors to another dtype: stridemap convert STORE NAME --to DTYPE"),
+    ("rename", "mv renames tensors: stridemap mv STORE NAME NEW"),
+    ("cat", "show prints the elements of a tensor: stridemap show STORE NAME"),
+    ("undo", "restore goes back to a tagged generation, and log lists them: stridemap restore STORE TAG"),
+    ("merge", "export merges files: stridemap export FILE FILE OUT"),
+    ("split", "export writes the tensors that are named: stridemap export FILE OUT 'encoder.*'"),
+    ("delete", "rm removes tensors: stridemap rm STORE NAME"),
     ("inspect", "info describes a store or a file: stridemap info --all STORE"),
 ];
 

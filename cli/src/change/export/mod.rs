@@ -30,7 +30,7 @@ use write::{Texts, check_gguf, files, write};
 
 pub(crate) use words::is_output;
 
-/// Write tensors of stores and files to a file, or copy a store that is in use
+/// Write tensors of stores and files to a file: convert, merge, split; or copy a store
 ///
 /// OUT is the last word that ends with .safetensors, .gguf, .npy, .npz or .smap; what comes before it is read, and what
 /// comes after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped arrays
