@@ -14,7 +14,7 @@ use crate::history::{log, prune, restore, tag};
 use crate::input::Input;
 use crate::look::{info, ls, report, show, stats, tree};
 use crate::plot::PlotArgs;
-use crate::remote::{pull, push};
+use crate::remote::{follow, pull, push};
 use crate::shell::generate;
 use crate::ui::{Global, help_width};
 
@@ -85,6 +85,7 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     Copy(copy::CopyArgs),
     Convert(convert::ConvertArgs),
+    #[command(visible_alias = "ln")]
     View(edit::ViewArgs),
     Mv(mv::MvArgs),
     Rm(edit::RmArgs),
@@ -100,6 +101,7 @@ pub(crate) enum Command {
     Salvage(salvage::SalvageArgs),
     Push(push::PushArgs),
     Pull(pull::PullArgs),
+    Follow(follow::FollowArgs),
     Generate(generate::GenerateArgs),
 }
 

@@ -4,7 +4,7 @@
 //! there, so that unfinished files are deleted as after an error. An operation that reports from several threads, or waits
 //! for a server, gets an error instead: see [`stop`]. A second signal ends the process at once.
 //!
-//! `log --follow` and `pull --follow` end after the line that they are printing. Other commands end at the first signal; the next commit deletes the
+//! `log --follow` and `follow` end after the line that they are printing. Other commands end at the first signal; the next commit deletes the
 //! unfinished files that they leave in the store.
 
 use std::fs;

@@ -43,7 +43,7 @@ use crate::change::{append, attr, convert, copy, edit, export, import, mv};
 use crate::error::{Error, Result};
 use crate::history::{log, prune, restore, tag};
 use crate::look::{info, ls, report, show, stats, tree};
-use crate::remote::{pull, push};
+use crate::remote::{follow, pull, push};
 use crate::shell::generate;
 use crate::ui::Stdout;
 
@@ -87,7 +87,7 @@ fn run_interruptible(command: &Command) -> Result<ExitCode> {
 fn is_endless(command: &Command) -> bool {
     match command {
         Command::Log(args) => args.is_endless(),
-        Command::Pull(args) => args.is_endless(),
+        Command::Follow(_) => true,
         _ => false,
     }
 }
@@ -147,6 +147,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Salvage(args) => is_positive = salvage::run(args, &mut out)?,
         Command::Push(args) => push::run(args, &mut out)?,
         Command::Pull(args) => pull::run(args, &mut out)?,
+        Command::Follow(args) => follow::run(args, &mut out)?,
         Command::Generate(args) => generate::run(args, &mut out)?,
     }
     out.flush()?;
@@ -155,12 +156,11 @@ fn run(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command has something to do, or to find out, after its output has been closed.
 fn has_effect_or_answer(command: &Command) -> bool {
-    use Command::{Du, Export, Info, Log, Ls, Pull, Show, Stats, Tag, Tree};
+    use Command::{Du, Export, Follow, Info, Log, Ls, Show, Stats, Tag, Tree};
     match command {
         Export(args) => !args.is_piped(),
         Tag(args) => !args.is_list(),
-        Pull(args) => !args.is_endless(),
-        Info(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Du(_) | Log(_) => false,
+        Info(_) | Ls(_) | Tree(_) | Show(_) | Stats(_) | Du(_) | Log(_) | Follow(_) => false,
         _ => true,
     }
 }

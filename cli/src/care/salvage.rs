@@ -23,7 +23,7 @@ use crate::ui::{advance, counted, examples, message, write_json};
 ///
 /// One generation is copied, without tags. Tags are left out even if their generations are whole: export STORE@TAG
 /// NEW.smap copies such a generation. If the newest generation is whole, remove the damaged tags with tag -d, and
-/// copy the store with export STORE NEW.smap --all.
+/// copy the store with export STORE NEW.smap --tags.
 ///
 /// The damaged store is only read. Nothing is guessed: data that does not match its checksum is lost. If the newest
 /// generation cannot be read, the newest one that can be read is copied. Other tensors in the same storage as a lost one
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &SalvageArgs, out: &mut impl Write) -> Result<bool> {
             if tags.len() == 1 { "is" } else { "are" },
             command_line("export", &[&format!("{path}@{tag}"), "NEW.smap"]),
             command_line("tag -d", &[&path, "TAG"]),
-            command_line("export --all", &[&path, "NEW.smap"])
+            command_line("export --tags", &[&path, "NEW.smap"])
         ));
     }
     Ok(is_complete)

@@ -35,7 +35,7 @@ fn parse_count(text: &str) -> Result<u64, String> {
 /// compact frees later.
 ///
 /// For a URL, deletes the objects that neither the last generations (--keep-last, 10 if not given) nor tags need, once they
-/// have not been needed for the time of --keep-within, 24h if not given, because others may still read them. Tags are removed in a store, and then pushed.
+/// have not been needed for the time of --grace. Tags are removed in a store, and then pushed.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["prune model.smap --keep-last 3 --keep-every 100 -n", "prune model.smap --keep-within 7d 'step*'", "prune s3://bucket/model.smap --keep-last 3"]))]
 #[command(override_usage = "stridemap prune [OPTIONS] <STORE|URL> [TAG|GLOB]...")]
@@ -49,8 +49,7 @@ pub(crate) struct PruneArgs {
     /// Keep the last N tags; two tags of one generation count twice. For a URL: the last N generations, besides those with tags
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_count)]
     keep_last: Option<u64>,
-    /// Keep the tags of generations published at most this long before that of the last tag: 90m, 12h, 7d, 2w.
-    /// For a URL: how long to keep what a push has replaced
+    /// Keep the tags of generations published at most this long before that of the last tag: 90m, 12h, 7d, 2w
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = parse_duration)]
     keep_within: Option<Duration>,
     /// Keep the last tag of every N generations; each commit is one, also that of tag
@@ -70,7 +69,7 @@ pub(crate) fn run(args: &PruneArgs, out: &mut impl Write) -> Result<()> {
     ];
     if is_url(&args.store) {
         check_has_no_tags(args, rules)?;
-        return args.remote.run(&args.store, (args.keep_last, args.keep_within), args.dry_run.dry_run, out);
+        return args.remote.run(&args.store, args.keep_last, args.dry_run.dry_run, out);
     }
     args.remote.check_unused(&args.store)?;
     if !rules.iter().any(|(is_given, _)| *is_given) {
@@ -119,11 +118,10 @@ pub(crate) fn run(args: &PruneArgs, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Refuses tags, and the rule that is only about them.
+/// Refuses tags, and the rules that are only about them.
 fn check_has_no_tags(args: &PruneArgs, rules: [(bool, &str); 3]) -> Result<()> {
-    let [_, _, every] = rules;
-    let (is_given, rule) = every;
-    let rule = is_given.then_some(rule);
+    let [_, about_tags @ ..] = rules;
+    let rule = about_tags.into_iter().find_map(|(is_given, rule)| is_given.then_some(rule));
     let tag = args.patterns.first().map(|tag| format!("{tag:?}"));
     match rule.map(str::to_owned).or(tag) {
         Some(given) => {

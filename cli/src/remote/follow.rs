@@ -1,44 +1,72 @@
-//! `pull --follow`: keeps a local store the same as the one at a URL.
+//! `follow`: keeps a local store the same as the one at a URL.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use stridemap::StoreOptions;
-use stridemap_remote::{Followed, Pulled, Remote};
+use stridemap_remote::{Followed, Pulled};
 
 use super::bar::Bar;
 use super::conflict::with_commands;
+use super::requests::{self, RequestArgs, parse_timeout};
+use super::url::{check_local, check_order, check_untagged_url};
 use crate::error::Result;
-use crate::history::{TagChanges, Tags, is_output_closed, tags, time_cell, utc};
+use crate::history::is_output_closed;
+use crate::history::{TagChanges, Tags, tags, time_cell, utc};
 use crate::input::reporting_waits;
 use crate::interrupt;
-use crate::ui::{bytes_cell, gap, message, width, write_json};
+use crate::output_file::check_parent_dir;
+use crate::ui::{bytes_cell, examples, gap, message, width, write_json};
 
-/// How long to wait between two questions whether the remote has changed.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Pulls whenever the remote changes, until a signal arrives, the output is closed, or `count` lines have been printed.
-pub(super) fn run(
-    remote: &Remote,
-    store: &Path,
+/// Pull the store at a URL whenever it changes
+///
+/// Runs until it is interrupted. Each line shows the generation that the store on this machine has now, the time, the bytes
+/// that were received, and the tags that were made, each with its generation, and removed. Pushes that arrive faster than
+/// they can be pulled are combined: "7 since 4" is the generation and the one before. Programs that have the store open see
+/// each generation when it is complete.
+///
+/// If the server cannot be reached, or nothing was pushed yet, follow says so and tries again, at least every 30
+/// seconds. If the store has commits of its own, follow ends.
+#[derive(clap::Args)]
+#[command(after_help = examples(&["follow s3://bucket/model.smap model.smap", "follow s3://bucket/model.smap model.smap --json | jq .generation"]))]
+pub(crate) struct FollowArgs {
+    /// The URL of the store
+    url: String,
+    /// The path of the store on this machine; it is made if nothing is there
+    store: PathBuf,
+    /// How long to wait between two questions whether the remote has changed: 1s, 500ms
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_timeout)]
+    interval: Duration,
+    /// Stop after N lines
+    #[arg(long, value_name = "N")]
     count: Option<u64>,
-    is_json: bool,
-    out: &mut impl Write,
-) -> Result<()> {
-    message(&format!("following {} into {}", remote.location(), store.display()));
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    requests: RequestArgs,
+}
+
+pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
+    check_order("follow", Path::new(&args.url), &args.store)?;
+    check_local(&args.store)?;
+    check_parent_dir("follow", &args.store)?;
+    check_untagged_url(Path::new(&args.url))?;
+    let remote = args.requests.open(&args.url)?;
+    message(&format!("following {} into {}", remote.location(), args.store.display()));
     let bar = Bar::new("pull");
     let options = reporting_waits(&StoreOptions::new());
     let mut line_count = 0;
     let mut printed = Ok(());
-    let mut seen = tags_at(store).unwrap_or_default();
+    let mut seen = tags_at(&args.store).unwrap_or_default();
     let mut report = |followed| {
         match followed {
             Followed::Pulled(pulled) => {
                 bar.clear();
-                printed = tags_at(store).and_then(|now| {
-                    print_line(&pulled, &TagChanges::between(&seen, &now), is_json, out)?;
+                printed = tags_at(&args.store).and_then(|now| {
+                    print_line(&pulled, &TagChanges::between(&seen, &now), args.json, out)?;
                     seen = now;
                     Ok(())
                 });
@@ -50,17 +78,18 @@ pub(super) fn run(
             _ if is_output_closed() => return Ok(false),
             _ => {}
         }
-        let is_at_end = count.is_some_and(|count| line_count >= count);
+        let is_at_end = args.count.is_some_and(|count| line_count >= count);
         Ok(printed.is_ok() && !is_at_end && interrupt::exit_code().is_none())
     };
-    let followed = remote.follow(store, &options, INTERVAL, &|done| bar.show(done), &mut report);
+    let followed = remote.follow(&args.store, &options, args.interval, &|done| bar.show(done), &mut report);
     bar.clear();
     printed?;
     match followed {
         // A signal is the usual end.
         Err(_) if interrupt::has_stopped() => {}
-        followed => followed.map_err(|e| with_commands(e, store, remote.location()))?,
+        followed => followed.map_err(|e| with_commands(e, &args.store, remote.location()))?,
     }
+    requests::report(&remote);
     Ok(())
 }
 

@@ -6,7 +6,7 @@ mod bar;
 #[cfg(feature = "remote")]
 mod conflict;
 #[cfg(feature = "remote")]
-mod follow;
+pub(crate) mod follow;
 #[cfg(feature = "remote")]
 mod open;
 #[cfg(feature = "remote")]
@@ -27,4 +27,4 @@ pub(crate) use conflict::note_unpullable;
 pub(crate) use open::{open, open_newest};
 pub(crate) use url::{check_local, is_url, shown, split_url};
 #[cfg(not(feature = "remote"))]
-pub(crate) use without::{note_unpullable, open, open_newest, prune, pull, push};
+pub(crate) use without::{follow, note_unpullable, open, open_newest, prune, pull, push};

@@ -5,7 +5,7 @@ use std::path::Path;
 use stridemap::{ErrorKind, Snapshot, Store, StoreOptions};
 use stridemap_remote::Remote;
 
-use super::requests;
+use super::requests::RequestArgs;
 use super::url::{check_untagged_url, split_url};
 use crate::error::{Error, Result};
 use crate::history::snapshot_at;
@@ -36,5 +36,5 @@ pub(crate) fn open(options: &StoreOptions, argument: &Path) -> Result<(Store, Sn
 }
 
 fn remote(url: &Path) -> Result<Remote> {
-    requests::open(&url.to_string_lossy())
+    RequestArgs::of_environment()?.open(&url.to_string_lossy())
 }

@@ -11,8 +11,8 @@ use stridemap_remote::{Pulled, Remote};
 
 use super::bar::Bar;
 use super::conflict::with_commands;
+use super::requests::{self, RequestArgs};
 use super::url::{check_local, check_order, check_untagged_url};
-use super::{follow, requests};
 use crate::args::DryRun;
 use crate::error::{Error, Result};
 use crate::input::reporting_waits;
@@ -30,18 +30,8 @@ use crate::ui::{advance, counted, examples, message, write_json};
 ///
 /// With a NAME, this makes an independent store of these tensors, as export does, and receives only them. Nothing may be
 /// at the path.
-///
-/// With --follow, this pulls whenever the store at the URL changes, until it is interrupted; it asks once a second. Each line
-/// shows the generation that the store on this machine has now, the time, the bytes that were received, and the tags that
-/// were made, each with its generation, and removed. Pushes that arrive faster than they can be pulled are combined: "7
-/// since 4" is the generation and the one before. Programs that have the store open see each generation when it is
-/// complete. If the server cannot be reached, or nothing was pushed yet, it says so and tries again, at least every 30
-/// seconds. If the store has commits of its own, it ends.
-///
-/// STRIDEMAP_JOBS is the number of requests at a time (8), each of which takes up to 64 MiB of memory, and
-/// STRIDEMAP_TIMEOUT how long a failed request is repeated (60s).
 #[derive(clap::Args)]
-#[command(after_help = examples(&["pull s3://bucket/model.smap model.smap", "pull s3://bucket/model.smap model.smap --follow", "pull s3://bucket/model.smap encoder.smap 'encoder.*'"]))]
+#[command(after_help = examples(&["pull s3://bucket/model.smap model.smap", "pull s3://bucket/model.smap encoder.smap 'encoder.*'"]))]
 pub(crate) struct PullArgs {
     /// The URL of the store
     url: String,
@@ -50,24 +40,13 @@ pub(crate) struct PullArgs {
     /// The tensors to copy, by name, by glob ('*.weight') or by prefix ('encoder.'); the whole store if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Pull again whenever the store at the URL changes
-    #[arg(long, conflicts_with_all = ["names", "dry_run"])]
-    follow: bool,
-    /// With --follow, stop after N lines
-    #[arg(long, value_name = "N", requires = "follow")]
-    count: Option<u64>,
-    /// Print one JSON object, or with --follow one per line
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     dry_run: DryRun,
-}
-
-impl PullArgs {
-    /// Whether the command runs until a signal ends it.
-    pub(crate) fn is_endless(&self) -> bool {
-        self.follow
-    }
+    #[command(flatten)]
+    requests: RequestArgs,
 }
 
 pub(crate) fn run(args: &PullArgs, out: &mut impl Write) -> Result<()> {
@@ -75,9 +54,8 @@ pub(crate) fn run(args: &PullArgs, out: &mut impl Write) -> Result<()> {
     check_local(&args.store)?;
     check_parent_dir("pull", &args.store)?;
     check_untagged_url(Path::new(&args.url))?;
-    let remote = requests::open(&args.url)?;
+    let remote = args.requests.open(&args.url)?;
     match args.names.is_empty() {
-        true if args.follow => follow::run(&remote, &args.store, args.count, args.json, out)?,
         true => pull(args, &remote, out)?,
         false => copy(args, &remote, out)?,
     }

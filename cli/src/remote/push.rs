@@ -11,7 +11,7 @@ use stridemap_remote::{Pushed, Remote};
 
 use super::bar::Bar;
 use super::conflict::with_commands;
-use super::requests;
+use super::requests::{self, RequestArgs};
 use super::url::{check_order, check_untagged_url};
 use crate::args::DryRun;
 use crate::error::Result;
@@ -31,9 +31,6 @@ use crate::ui::{counted, examples, message, write_json};
 /// environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT,
 /// AZURE_STORAGE_ACCOUNT_NAME and others.
 ///
-/// STRIDEMAP_JOBS is the number of requests at a time (8), each of which takes up to 64 MiB of memory, and
-/// STRIDEMAP_TIMEOUT how long a failed request is repeated (60s).
-///
 /// Elements of mutable and live tensors are sent as they are at that moment. A store that uses files in place is
 /// refused: compact --materialize copies their elements into it.
 #[derive(clap::Args)]
@@ -48,6 +45,8 @@ pub(crate) struct PushArgs {
     json: bool,
     #[command(flatten)]
     dry_run: DryRun,
+    #[command(flatten)]
+    requests: RequestArgs,
 }
 
 /// Whether the remote may have the new generation, though the push has failed.
@@ -68,7 +67,7 @@ pub(crate) fn run(args: &PushArgs, out: &mut impl Write) -> Result<()> {
     check_order("push", Path::new(&args.url), &args.store)?;
     check_untagged_url(Path::new(&args.url))?;
     let store = open_store(&StoreOptions::new(), &args.store)?;
-    let remote = requests::open(&args.url)?;
+    let remote = args.requests.open(&args.url)?;
     let refused = |e: stridemap::Error| {
         MAY_BE_PUBLISHED.store(e.to_string().contains("may have been published"), Ordering::Relaxed);
         with_commands(e, &args.store, remote.location())

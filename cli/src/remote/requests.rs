@@ -1,14 +1,24 @@
 //! How requests are made, and the handle to a remote that makes them.
 
-use std::env;
 use std::time::Duration;
 
+use clap::Parser as _;
 use stridemap_remote::{Remote, RemoteOptions, Requests};
 
 use crate::error::{Error, Result};
 use crate::history::parse_duration;
 use crate::interrupt;
 use crate::ui::{counted, is_verbose, message};
+
+#[derive(clap::Args)]
+pub(crate) struct RequestArgs {
+    /// How many requests run at a time; each takes up to 64 MiB of memory
+    #[arg(long, value_name = "N", default_value = "8", env = "STRIDEMAP_JOBS", value_parser = parse_jobs)]
+    jobs: usize,
+    /// How long a request that fails is repeated: 60s, 5m
+    #[arg(long, value_name = "DURATION", default_value = "60s", env = "STRIDEMAP_TIMEOUT", value_parser = parse_timeout)]
+    timeout: Duration,
+}
 
 /// The maximum number of requests at a time. Each takes memory.
 const MAX_JOBS: usize = 256;
@@ -19,29 +29,36 @@ fn parse_jobs(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a duration that is not zero.
-fn parse_timeout(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(Duration::ZERO) => Err("must be more than 0: 500ms, 60s, 5m".to_owned()),
         parsed => parsed.map_err(|_| "expected a number with a unit: 500ms, 60s, 5m".to_owned()),
     }
 }
 
-/// The variables that say how requests are made, and what is used without them.
-const JOBS: (&str, &str) = ("STRIDEMAP_JOBS", "8");
-const TIMEOUT: (&str, &str) = ("STRIDEMAP_TIMEOUT", "60s");
-
-/// Returns the value of a variable.
-fn variable<T>((name, default): (&str, &str), parse: fn(&str) -> Result<T, String>) -> Result<T> {
-    let text = env::var_os(name).unwrap_or_else(|| default.into());
-    let parsed = text.to_str().ok_or_else(|| "not UTF-8".to_owned()).and_then(parse);
-    parsed.map_err(|why| Error::Refused(format!("the variable {name} is {text:?}: {why}")))
+/// For commands that have no options about requests: only the variables count.
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct Environment {
+    #[command(flatten)]
+    requests: RequestArgs,
 }
 
-/// Opens a remote. This sends no request. From now on a signal ends a command that waits for a server.
-pub(super) fn open(url: &str) -> Result<Remote> {
-    interrupt::catch_signals();
-    let (jobs, timeout) = (variable(JOBS, parse_jobs)?, variable(TIMEOUT, parse_timeout)?);
-    Ok(RemoteOptions::new().jobs(jobs).timeout(timeout).check(interrupt::stop).open(url)?)
+impl RequestArgs {
+    /// Returns what the variables of the environment set.
+    pub(super) fn of_environment() -> Result<Self> {
+        let parsed = Environment::try_parse_from([""; 0]);
+        let first_line = |text: String| text.lines().next().unwrap_or_default().to_owned();
+        let parsed = parsed.map_err(|e| Error::Refused(first_line(e.to_string())))?;
+        Ok(parsed.requests)
+    }
+
+    /// Opens a remote. This sends no request. From now on a signal ends a command that waits for a server.
+    pub(super) fn open(&self, url: &str) -> Result<Remote> {
+        interrupt::catch_signals();
+        let options = RemoteOptions::new().jobs(self.jobs).timeout(self.timeout).check(interrupt::stop);
+        Ok(options.open(url)?)
+    }
 }
 
 /// With `--verbose`, says how many requests were sent.

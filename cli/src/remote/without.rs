@@ -31,12 +31,6 @@ pub(crate) struct Unavailable {
     _arguments: Vec<OsString>,
 }
 
-impl Unavailable {
-    pub(crate) fn is_endless(&self) -> bool {
-        false
-    }
-}
-
 /// Refuses the command.
 pub(crate) fn run(_: &Unavailable, _: &mut impl Write) -> Result<()> {
     Err(refused())
@@ -56,10 +50,14 @@ pub(crate) mod pull {
     pub(crate) use super::run;
 }
 
+pub(crate) mod follow {
+    pub(crate) use super::Unavailable as FollowArgs;
+    pub(crate) use super::run;
+}
+
 pub(crate) mod prune {
     use std::io::Write;
     use std::path::Path;
-    use std::time::Duration;
 
     use crate::error::Result;
 
@@ -72,13 +70,7 @@ pub(crate) mod prune {
             Ok(())
         }
 
-        pub(crate) fn run(
-            &self,
-            _: &Path,
-            _: (Option<u64>, Option<Duration>),
-            _: bool,
-            _: &mut impl Write,
-        ) -> Result<()> {
+        pub(crate) fn run(&self, _: &Path, _: Option<u64>, _: bool, _: &mut impl Write) -> Result<()> {
             Err(super::refused())
         }
     }

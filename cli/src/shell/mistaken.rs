@@ -12,17 +12,15 @@ use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 12] = [
     (
         "cp",
         "view saves a tensor under a second name: stridemap view STORE NAME NEW; copy copies tensors to another store: stridemap \
          copy STORE NAME STORE2",
     ),
-    ("ln", "view saves a tensor under a second name: stridemap view STORE NAME NEW"),
     ("gc", "compact first deletes the files that are no longer needed: stridemap compact STORE"),
     ("map", "du shows which tensors share which bytes: stridemap du --map STORE"),
     ("watch", "log prints a line for each commit: stridemap log --follow STORE"),
-    ("follow", "pull pulls whenever the store at a URL changes: stridemap pull --follow URL STORE"),
     ("cast", "convert converts tensors to another dtype: stridemap convert STORE NAME --to DTYPE"),
     ("rename", "mv renames tensors: stridemap mv STORE NAME NEW"),
     ("cat", "show prints the elements of a tensor: stridemap show STORE NAME"),

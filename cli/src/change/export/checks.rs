@@ -93,20 +93,20 @@ fn check_is_no_source(args: &Export<'_>, tensors: &[(String, Tensor)], sources: 
     }
 }
 
-/// Refuses `--all` for anything but a copy of a whole store.
+/// Refuses `--tags` for anything but a copy of a whole store.
 pub(super) fn check_tags(args: &Export<'_>, format: Format) -> Result<()> {
     let refused = |why: &str| Err(Error::at("export", args.out, why));
     let store = args.sources.first().copied().unwrap_or(Path::new(""));
     match split(store) {
-        _ if !args.options.all => Ok(()),
+        _ if !args.options.tags => Ok(()),
         _ if !matches!(format, Format::Store) => {
-            refused("--all is for a copy of the store; name it COPY.smap")
+            refused("--tags is for a copy of the store; name it COPY.smap")
         }
         _ if !args.names.is_empty() => {
-            refused("--all copies whole generations; leave out the names, or leave out --all")
+            refused("--tags copies whole generations; leave out the names, or leave out --tags")
         }
         Some((store, tag)) => refused(&format!(
-            "--all copies all tagged generations and the newest one; name the store, {}, without @{tag}",
+            "--tags copies all tagged generations and the newest one; name the store, {}, without @{tag}",
             shown(store)
         )),
         None => Ok(()),

@@ -39,12 +39,12 @@ pub(crate) use words::is_output;
 /// Elements of a store are written to other formats without being verified; run verify first to find damage. Those of .npz
 /// and .pt files are compared with their checksums.
 ///
-/// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. With --all, it contains
+/// A copy of a store contains exactly one generation, whereas cp -r can mix files of several. With --tags, it contains
 /// the newest generation and all tagged ones. The copy has its own uuid, and shares blocks with the store where the file
 /// system supports it. It is verified while it is made; damage is an error. COPY.smap must not exist. A killed export
 /// leaves a .stage-* directory beside the path of the copy; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export a.safetensors b.safetensors merged.safetensors", "export model.smap copy.smap --all"]))]
+#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export a.safetensors b.safetensors merged.safetensors", "export model.smap copy.smap --tags"]))]
 #[command(override_usage = "stridemap export [OPTIONS] <FROM>... <OUT> [NAME]...")]
 pub(crate) struct ExportArgs {
     /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format; several are merged
@@ -71,7 +71,7 @@ struct ExportOptions {
     reading: Reading,
     /// Copy all tags, too, and what they keep, to a copy of the store
     #[arg(long)]
-    all: bool,
+    tags: bool,
     /// The format on standard output, safetensors by default; npy holds one tensor
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,

@@ -49,14 +49,14 @@ pub(super) fn copy(
         }
         let count = counted(count as u64, "tensor");
         let copy = one_line(&args.out.to_string_lossy());
-        let tags = if args.options.all { with_tags(store.tags()?.len() as u64) } else { String::new() };
+        let tags = if args.options.tags { with_tags(store.tags()?.len() as u64) } else { String::new() };
         return Ok(writeln!(out, "would write {copy}, a copy of the store: {count}{tags}")?);
     }
     let chosen: Vec<&str> = names.iter().map(String::as_str).collect();
     // The size of a copy of some tensors is not known in advance.
     let size_bytes = if names.is_empty() { stored_bytes(snapshot, false)? } else { 0 };
     let chosen = (!names.is_empty()).then_some(&*chosen);
-    let (copied, tags) = if args.options.all {
+    let (copied, tags) = if args.options.tags {
         let all = store.tags()?;
         let all: Vec<&str> = all.iter().map(|tag| &*tag.name).collect();
         let size_bytes = size_bytes.saturating_add(store.freed_without(&all)?);

@@ -5,10 +5,10 @@ use super::{lines, with_tags};
 #[test]
 fn copy_with_tags_is_a_store_with_the_same_log() {
     let dir = with_tags();
-    let dry = dir.stdout(&["export", "s.smap", "copy.smap", "--all", "-n"]);
+    let dry = dir.stdout(&["export", "s.smap", "copy.smap", "--tags", "-n"]);
     assert_eq!(dry, "would write copy.smap, a copy of the store: 1 tensor and 2 tags\n");
     assert!(!dir.path("copy.smap").exists());
-    let said = dir.messages(&["export", "s.smap", "copy.smap", "--all"]);
+    let said = dir.messages(&["export", "s.smap", "copy.smap", "--tags"]);
     let expected = "stridemap: exported 1 tensor and 2 tags, 29.30 KiB, to copy.smap";
     assert!(said.starts_with(expected), "{said}");
     assert_eq!(lines(&dir, &["log", "copy.smap"]), lines(&dir, &["log", "s.smap"]));
@@ -21,7 +21,7 @@ fn copy_with_tags_is_a_store_with_the_same_log() {
     assert_eq!(dir.stdout(&["ls", "copy.smap"]), "a\nb\n");
     // One tag.
     dir.messages(&["tag", "s.smap", "-d", "v1"]);
-    let said = dir.messages(&["export", "s.smap", "one.smap", "--all"]);
+    let said = dir.messages(&["export", "s.smap", "one.smap", "--tags"]);
     assert!(said.starts_with("stridemap: exported 1 tensor and 1 tag, "), "{said}");
 }
 
@@ -39,7 +39,7 @@ fn copy_with_tags_is_refused_for_a_part_of_a_store() {
         (&["s.smap", "x.smap", "--prefix", "c"], "--prefix is for files in other formats"),
         (&["s.smap", "s.smap"], "the path exists, and a store is never replaced"),
     ] {
-        let refusal = dir.refusal(&[&["export"], args, &["--all"]].concat());
+        let refusal = dir.refusal(&[&["export"], args, &["--tags"]].concat());
         assert!(refusal.contains(why), "{args:?}: {refusal}");
     }
     assert!(!dir.path("x.smap").exists());

@@ -231,7 +231,7 @@ fn salvage_leaves_tags_out_and_says_how_to_keep_them() {
     fs::write(dir.path(format!("s.smap/storages/{storage:016x}.bin")), vec![9; LEN]).unwrap();
     assert_eq!(dir.run(&["export", "s.smap@v2", "v2.smap"]).code, Some(0));
     dir.messages(&["tag", "-d", "s.smap", "v1"]);
-    assert_eq!(dir.run(&["export", "--all", "s.smap", "all.smap"]).code, Some(0));
+    assert_eq!(dir.run(&["export", "--tags", "s.smap", "all.smap"]).code, Some(0));
     assert_eq!(dir.stdout(&["ls", "all.smap@v2"]), "a\nc\n");
 }
 

@@ -17,10 +17,9 @@ fn push_says_what_it_sent_and_the_next_one_that_nothing_has_changed() {
     assert!(said.starts_with(&format!("stridemap: pushed s.smap with 1 tag to {at}, ")), "{said}");
     assert!(said.ends_with(" objects: generation 3\n") && said.contains(" changed, "), "{said}");
     let before = tree(&dir.path("remote"));
-    assert_eq!(
-        messages(&dir, &["push", "s.smap", &url]),
-        format!("stridemap: {at} is up to date: generation 3\n")
-    );
+    for args in [&["push", "s.smap", &url][..], &["push", "s.smap", &url, "--jobs", "1", "--timeout", "5s"]] {
+        assert_eq!(messages(&dir, args), format!("stridemap: {at} is up to date: generation 3\n"));
+    }
     assert_eq!(
         without_dir(&dir, &dir.stdout(&["push", "s.smap", &url, "-n"])),
         format!("{at} is up to date: generation 3\n")
@@ -126,12 +125,9 @@ fn prune_of_a_url_deletes_what_neither_the_last_generations_nor_tags_need() {
     assert_eq!(said, "stridemap: nothing to prune at file:///remote/s.smap, which keeps 4 generations\n");
     // Within 24 hours nothing is deleted.
     let run = dir.run(&["prune", &url, "--keep-last", "1"]);
-    assert!(
-        run.stderr.contains("are not needed, and kept until the time of --keep-within is over"),
-        "{run:?}"
-    );
+    assert!(run.stderr.contains("are not needed, and kept until the grace period is over"), "{run:?}");
     assert_eq!((run.code, file_count()), (Some(0), before));
-    let args = ["prune", &url, "--keep-last", "1", "--keep-within", "0"];
+    let args = ["prune", &url, "--keep-last", "1", "--grace", "0"];
     let planned = dir.stdout(&[&args[..], &["-n"]].concat());
     assert!(
         planned.starts_with("would delete ") && planned.ends_with(", and keep 1 generation\n"),
@@ -147,7 +143,9 @@ fn prune_of_a_url_deletes_what_neither_the_last_generations_nor_tags_need() {
     // What an unfinished push left.
     fs::write(dir.path("remote/s.smap/objects").join("ab".repeat(32)), "x").unwrap();
     assert!(messages(&dir, &args).contains("nothing to prune"));
-    assert!(messages(&dir, &[&args[..], &["--all"]].concat()).starts_with("stridemap: deleted 1 object of "));
+    assert!(
+        messages(&dir, &[&args[..], &["--orphans"]].concat()).starts_with("stridemap: deleted 1 object of ")
+    );
     assert_eq!(dir.stdout(&["verify", &url]), "ok\n");
     dir.messages(&["pull", &url, "p.smap"]);
     let pulled = stridemap::Store::open(dir.path("p.smap")).unwrap();

@@ -41,11 +41,9 @@ fn of_two_stores_that_push_the_first_wins_and_the_other_is_told_what_to_do() {
     assert_eq!((tree(&dir.path("remote")), dir.stdout(&["ls", "-l", "s.smap"])), before);
     assert_eq!(dir.stdout(&["show", &url, "x"]), "tensor([2])\n");
     // Pull and follow say the same.
-    for args in [
-        &["pull", &url, "s.smap"][..],
-        &["pull", &url, "s.smap", "-n"],
-        &["pull", &url, "s.smap", "--follow", "-q"],
-    ] {
+    for args in
+        [&["pull", &url, "s.smap"][..], &["pull", &url, "s.smap", "-n"], &["follow", &url, "s.smap", "-q"]]
+    {
         let run = dir.run(args);
         let said = failure(&run);
         assert!(
@@ -78,11 +76,9 @@ fn pull_into_a_store_with_commits_of_its_own_is_refused_and_changes_nothing() {
     dir.messages(&["push", "s.smap", &url]);
     let pulled = Store::open(dir.path("p.smap")).unwrap();
     save(&pulled, "own", 2);
-    for args in [
-        &["pull", &url, "p.smap"][..],
-        &["pull", &url, "p.smap", "-n"],
-        &["pull", &url, "p.smap", "--follow", "-q"],
-    ] {
+    for args in
+        [&["pull", &url, "p.smap"][..], &["pull", &url, "p.smap", "-n"], &["follow", &url, "p.smap", "-q"]]
+    {
         let run = dir.run(args);
         let said = failure(&run);
         assert!(

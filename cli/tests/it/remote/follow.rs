@@ -1,4 +1,4 @@
-//! `pull --follow` in another process.
+//! `follow` in another process.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ fn start(dir: &Dir, args: &[&str]) -> (Child, Deadline) {
 fn follower_sees_each_push_in_order_until_a_signal() {
     let dir = Dir::empty();
     let (store, url) = (Store::create(dir.path("s.smap")).unwrap(), url(&dir));
-    let (mut child, _deadline) = start(&dir, &["pull", &url, "f.smap", "--follow", "--json"]);
+    let (mut child, _deadline) = start(&dir, &["follow", &url, "f.smap", "--interval", "20ms", "--json"]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut seen = Vec::new();
     for step in 0..10 {
@@ -53,7 +53,7 @@ fn follow_combines_pushes_and_ends_after_a_number_of_lines() {
     let (store, url) = (Store::create(dir.path("s.smap")).unwrap(), url(&dir));
     save(&store, "x", 0);
     dir.messages(&["push", "s.smap", &url]);
-    let once = |dir: &Dir| dir.stdout(&["pull", &url, "f.smap", "--follow", "--count", "1", "-q"]);
+    let once = |dir: &Dir| dir.stdout(&["follow", &url, "f.smap", "--count", "1", "-q"]);
     // The generation, the time, the bytes, and the tags.
     let fields = |line: String| -> Vec<String> { line.trim_end().split('\t').map(str::to_owned).collect() };
     let line = fields(once(&dir));
@@ -66,14 +66,13 @@ fn follow_combines_pushes_and_ends_after_a_number_of_lines() {
     assert_eq!((&*line[0], &line[3..]), ("4 since 2", &["tagged v1 (3)".to_owned()][..]), "{line:?}");
     dir.messages(&["tag", "-d", "s.smap", "v1"]);
     dir.messages(&["push", "s.smap", &url]);
-    let shown = dir.on_terminal(80, &["pull", &url, "f.smap", "--follow", "--count", "1", "-q"]);
+    let shown = dir.on_terminal(80, &["follow", &url, "f.smap", "--count", "1", "-q"]);
     assert!(shown.starts_with("5  20") && shown.ends_with(" B received  untagged v1\n"), "{shown}");
     dir.messages(&["tag", "s.smap", "v2"]);
     dir.messages(&["push", "s.smap", &url]);
-    let json: serde_json::Value = serde_json::from_str(
-        &dir.stdout(&["pull", &url, "f.smap", "--follow", "--count", "1", "-q", "--json"]),
-    )
-    .unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&dir.stdout(&["follow", &url, "f.smap", "--count", "1", "-q", "--json"]))
+            .unwrap();
     assert_eq!(
         (&json["generation"], &json["since"], &json["tagged"]["v2"]),
         (&6.into(), &5.into(), &5.into())
@@ -89,7 +88,7 @@ fn follow_ends_when_its_output_is_closed() {
     let dir = Dir::with_store();
     let url = url(&dir);
     dir.messages(&["push", "s.smap", &url]);
-    let (mut child, _deadline) = start(&dir, &["pull", &url, "f.smap", "--follow", "-q"]);
+    let (mut child, _deadline) = start(&dir, &["follow", &url, "f.smap", "-q"]);
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     stdout.read_line(&mut String::new()).unwrap();
     drop(stdout);

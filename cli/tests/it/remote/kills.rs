@@ -8,7 +8,7 @@ use std::time::Duration;
 use stridemap::{Store, Tensor};
 
 use super::{failure, json, save, url};
-use crate::harness::{Deadline, Dir, Run};
+use crate::harness::{Deadline, Dir};
 
 /// The length of the large tensor. It is cut into five objects.
 const BYTES: usize = 320 << 20;
@@ -31,8 +31,6 @@ fn large() -> (Dir, String) {
 /// Starts a command, and sends it a signal when it has written many bytes. Returns its exit code and its messages.
 fn interrupted(dir: &Dir, args: &[&str], signal: &str) -> (Option<i32>, String) {
     let mut command = dir.command(args);
-    // One after another, so that some objects are finished.
-    command.env("STRIDEMAP_JOBS", "1");
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let _deadline = Deadline::of(&child);
     while written_bytes(&child) < WRITTEN_BYTES {
@@ -52,7 +50,7 @@ fn written_bytes(child: &Child) -> u64 {
 #[test]
 fn interrupted_or_killed_push_publishes_nothing_and_its_repetition_sends_only_the_rest() {
     let (dir, url) = large();
-    let args = ["push", "s.smap", &url];
+    let args = ["push", "s.smap", &url, "--jobs", "1"];
     for (signal, expected) in [("-INT", Some(130)), ("-TERM", Some(143)), ("-KILL", None)] {
         let (code, said) = interrupted(&dir, &args, signal);
         assert_eq!(code, expected, "{said}");
@@ -82,7 +80,7 @@ fn interrupted_or_killed_push_publishes_nothing_and_its_repetition_sends_only_th
 fn interrupted_or_killed_pull_changes_nothing_and_can_be_repeated() {
     let (dir, url) = large();
     dir.messages(&["push", "s.smap", &url]);
-    let args = ["pull", &url, "p.smap"];
+    let args = ["pull", &url, "p.smap", "--jobs", "1"];
     for (signal, expected) in [("-INT", Some(130)), ("-KILL", None)] {
         let (code, said) = interrupted(&dir, &args, signal);
         assert_eq!(code, expected, "{said}");
@@ -127,8 +125,7 @@ fn push_that_ends_while_it_is_published_says_that_it_may_have_been_and_how_to_fi
     // HEAD is replaced under this lock, so the last request of the push waits.
     let lock = fs::File::create(dir.path("remote/s.smap/HEAD.lock")).unwrap();
     lock.lock().unwrap();
-    let output = dir.command(&["push", "s.smap", &url]).env("STRIDEMAP_TIMEOUT", "500ms").output().unwrap();
-    let run = Run::of(output);
+    let run = dir.run(&["push", "s.smap", &url, "--timeout", "500ms"]);
     let why = "generation 3 may have been published; push again to find out: ";
     assert!(failure(&run).starts_with(&format!("push s.smap to {url}: {why}")), "{run:?}");
 

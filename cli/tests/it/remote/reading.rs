@@ -101,7 +101,7 @@ fn export_and_report_read_a_url() {
         dir.messages(&[&["export", "s.smap", &format!("local-{out}")], names].concat());
         assert!(dir.stdout(&["diff", out, &format!("local-{out}")]).starts_with("equal"));
     }
-    dir.messages(&["export", &url, "tags.smap", "--all"]);
+    dir.messages(&["export", &url, "tags.smap", "--tags"]);
     assert_eq!(dir.stdout(&["tag", "tags.smap"]), dir.stdout(&["tag", "s.smap"]));
     dir.messages(&["report", &url, "-o", "r.html"]);
     assert!(std::fs::read_to_string(dir.path("r.html")).unwrap().contains("encoder.weight"));

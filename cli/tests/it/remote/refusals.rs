@@ -39,7 +39,7 @@ fn commands_that_write_refuse_a_url_and_say_what_to_do() {
         &["plot", "s.smap", "points", "-o", &format!("{url}/x.png")],
         &["push", url, url],
         &["pull", url, url],
-        &["pull", url, url, "--follow"],
+        &["follow", url, url],
     ] {
         let said = dir.refusal(args);
         assert!(
@@ -74,7 +74,7 @@ fn directory_of_a_local_store_is_no_remote() {
             &["push", "s.smap", &url, "-n"],
             &["pull", &url, "p.smap"],
             &["pull", &url, "p.smap", "points"],
-            &["pull", &url, "p.smap", "--follow"],
+            &["follow", &url, "p.smap"],
             &["prune", &url],
             &["ls", &url],
             &["ls", &format!("{url}@v1")],
@@ -97,6 +97,7 @@ fn arguments_in_the_wrong_order_are_refused_with_the_right_one() {
     for (command, order, meant) in [
         ("push", "STORE URL", format!("push s.smap '{url}'")),
         ("pull", "URL STORE", format!("pull '{url}' s.smap")),
+        ("follow", "URL STORE", format!("follow '{url}' s.smap")),
     ] {
         let args = match command {
             "push" => [command, &url, "s.smap"],
@@ -146,7 +147,9 @@ fn prune_refuses_rules_that_are_for_the_other_place() {
         );
         assert!(said.ends_with(&why), "{said}");
     }
-    for (args, flag) in [(&["--all"][..], "--all"), (&["--json"], "--json")] {
+    for (args, flag) in
+        [(&["--grace", "1h"][..], "--grace"), (&["--orphans"], "--orphans"), (&["--json"], "--json")]
+    {
         let said = dir.refusal(&[&["prune", "s.smap", "--keep-last", "1"][..], args].concat());
         assert_eq!(said, format!("prune s.smap: {flag} is for a URL"));
     }
@@ -170,19 +173,14 @@ fn url_with_nothing_there_and_a_wrong_url_are_refused() {
         let said = dir.refusal(&["push", "s.smap", double]);
         assert_eq!(said, format!("open {double}: the path has two slashes in a row; write one"));
     }
-    for (variable, value, why) in [
-        ("STRIDEMAP_JOBS", "0", "expected a whole number from 1 to 256"),
-        ("STRIDEMAP_JOBS", "1000", "expected a whole number from 1 to 256"),
-        ("STRIDEMAP_TIMEOUT", "0s", "must be more than 0: 500ms, 60s, 5m"),
-        ("STRIDEMAP_TIMEOUT", "5", "expected a number with a unit: 500ms, 60s, 5m"),
-    ] {
-        for args in [&["push", "s.smap", &url][..], &["ls", &url]] {
-            let output = dir.command(args).env(variable, value).output().unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(said, format!("stridemap: the variable {variable} is {value:?}: {why}\n"));
-            assert_eq!(output.status.code(), Some(2));
-        }
+    for (flag, value) in [("--jobs", "0"), ("--jobs", "1000"), ("--timeout", "0s"), ("--timeout", "5")] {
+        let run = dir.run(&["push", "s.smap", &url, flag, value]);
+        assert!(run.code == Some(2) && run.stderr.contains(flag), "{run:?}");
     }
+    let mut command = dir.command(&["ls", &url]);
+    let output = command.env("STRIDEMAP_TIMEOUT", "never").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("--timeout <DURATION>"), "{said}");
 }
 
 /// Points the S3 client of a command to a server, with credentials.
@@ -200,10 +198,10 @@ fn unreachable_server_is_an_error_within_the_timeout_and_no_secret_is_printed() 
     // Nothing listens there any more.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for args in [
-        &["push", "s.smap", "s3://bucket/s"][..],
-        &["pull", "s3://bucket/s", "p.smap", "-v"],
+        &["push", "s.smap", "s3://bucket/s", "--timeout", "2s"][..],
+        &["pull", "s3://bucket/s", "p.smap", "--timeout", "2s", "-v"],
         &["ls", "s3://bucket/s"],
-        &["prune", "s3://bucket/s"],
+        &["prune", "s3://bucket/s", "--timeout", "2s"],
     ] {
         let mut command = dir.command(args);
         with_s3(&mut command, &format!("http://127.0.0.1:{port}"));
@@ -286,7 +284,7 @@ fn secret_in_a_url_is_in_no_output() {
             &["pull", url, "p.smap"],
             &["pull", url, "p.smap", "points"],
             &["pull", "s3://bucket/x", url],
-            &["pull", url, "p.smap", "--follow"],
+            &["follow", url, "p.smap"],
             &["prune", url],
             &["log", url, "--follow"],
             &["restore", url, "v1"],

@@ -108,11 +108,11 @@ fn store_goes_through_a_bucket_to_another_machine_and_back() {
         "{run:?}"
     );
     assert_eq!(
-        server.succeeds(&dir, &["pull", url, "f.smap", "--follow", "--count", "1", "-q"]).split('\t').next(),
+        server.succeeds(&dir, &["follow", url, "f.smap", "--count", "1", "-q"]).split('\t').next(),
         Some("4")
     );
     assert_eq!(server.succeeds(&dir, &["verify", url]), "ok\n");
-    let pruned = server.succeeds(&dir, &["prune", url, "--keep-last", "1", "--keep-within", "0s", "--all"]);
+    let pruned = server.succeeds(&dir, &["prune", url, "--keep-last", "1", "--grace", "0s", "--orphans"]);
     assert!(pruned.starts_with("stridemap: deleted "), "{pruned}");
     assert_eq!(server.succeeds(&dir, &["verify", url]), "ok\n");
 }
