@@ -7,6 +7,7 @@ mod terminal;
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use indicatif::{HumanBytes, HumanCount};
 use plotters::prelude::{BitMapBackend, SVGBackend};
 use stridemap::Statistics;
@@ -17,7 +18,7 @@ use crate::expr;
 use crate::expr::Copies;
 use crate::look::chart::{print_bars, short};
 use crate::look::palette::Scale;
-use crate::look::reduce::{Blocks, RULE};
+use crate::look::reduce::{Blocks, Reduction};
 use crate::look::stats::sample_note;
 use crate::names::one_line;
 use crate::output_file::OutputFile;
@@ -28,24 +29,25 @@ use figure::{Drawing, Figure};
 /// Draw a matrix as a heat map, or a histogram, in the terminal or as an image
 ///
 /// Two dimensions are a heat map: blue below zero, white at zero and red above, or one hue if nothing is negative.
-/// Of a large matrix, each block shows the element of largest magnitude, or NaN if it has one. The scale extends from
-/// the 1st to the 99th percentile of what is drawn. If that has negative numbers, zero is the center of the scale, and
-/// its ends are plus and minus the 99th percentile of the magnitudes. NaN is magenta. Without colors, the heat map has
-/// characters from blank to @, and ? for NaN.
+/// Of a large matrix, each block shows the mean of its elements, or with --as extremes the element of largest magnitude;
+/// a block that has NaN shows NaN. The scale extends from the 1st to the 99th percentile of what is drawn. If that has
+/// negative numbers, zero is the center of the scale, and its ends are plus and minus the 99th percentile of the
+/// magnitudes. Infinities have the colors of the ends, and NaN is magenta. Without colors, the heat map has characters
+/// from blank to @, and ? for NaN.
 ///
-/// One dimension is a histogram.
+/// One dimension is a histogram, and with --as histogram so is any other.
 ///
 /// With -o, the drawing is written as an image with its indices, its scale and a caption: a .png file of at most 1024 ×
 /// 1024 blocks, or an .svg file of at most 256 × 256. The font of .png has Latin characters; others are drawn as boxes.
 #[derive(clap::Args)]
-#[command(after_help = expr::help(&["plot model.smap 'encoder.weight[0]'", "plot model.pt encoder.weight --histogram", "plot model.pt encoder.weight -o weight.png"]))]
+#[command(after_help = expr::help(&["plot model.smap 'encoder.weight[0]'", "plot model.pt encoder.weight --as histogram", "plot model.pt encoder.weight -o weight.png"]))]
 pub(crate) struct PlotArgs {
     /// The tensor or view; not needed if there is only one tensor
     #[arg(index = 2)]
     expr: Option<String>,
-    /// Draw a histogram, whatever the dimensions are
-    #[arg(long)]
-    histogram: bool,
+    /// What to draw instead of what suits the dimensions
+    #[arg(long = "as", value_enum, value_name = "KIND")]
+    kind: Option<Kind>,
     /// Write an image instead, as .png or .svg
     #[arg(short, long, value_name = "FILE.png")]
     out: Option<PathBuf>,
@@ -56,6 +58,14 @@ pub(crate) struct PlotArgs {
     source: Source,
     #[command(flatten)]
     external: External,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A heat map, of which each block shows its element of largest magnitude
+    Extremes,
+    /// A histogram, whatever the dimensions are
+    Histogram,
 }
 
 const BINS: usize = 30;
@@ -71,13 +81,13 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     let expr = args.expr.clone().map_or_else(|| input.only_name("plot"), Ok)?;
     let (_, view) = expr::view(&expr, &input, Copies::Allowed)?;
     let expr = one_line(&expr);
-    let is_histogram = args.histogram || view.ndim() < 2;
+    let is_histogram = args.kind == Some(Kind::Histogram) || view.ndim() < 2;
     let size = match *view.size() {
         [rows, columns] => (rows, columns),
         _ if is_histogram => (0, 0),
         ref size => {
             let what = format!("plot: {expr} has {} dimensions, size {size:?}", size.len());
-            let why = format!("{what}; select two, as in {expr}[0], or give --histogram");
+            let why = format!("{what}; select two, as in {expr}[0], or give --as histogram");
             return Err(Error::Refused(why));
         }
     };
@@ -93,15 +103,13 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
     if is_histogram {
         bar.finish_and_clear();
         let counts = statistics.histogram(BINS);
+        let caption = histogram_caption(&statistics, (min, max));
         let Some(file) = file else {
             writeln!(out, "{title}\n")?;
             print_bars(&counts, (min, max), out)?;
-            if let Some(note) = sample_note(&statistics) {
-                writeln!(out, "\n{note}")?;
-            }
-            return Ok(());
+            writeln!(out)?;
+            return caption.iter().try_for_each(|line| Ok(writeln!(out, "{line}")?));
         };
-        let caption = histogram_caption(&statistics, (min, max));
         let drawing = Drawing::Histogram { counts: &counts, limits: (min, max) };
         return save(&expr, file, &Figure { title, caption, drawing });
     }
@@ -111,11 +119,12 @@ pub(crate) fn run(args: &PlotArgs, out: &mut impl Write) -> Result<()> {
         let columns = page_width().saturating_sub(terminal::label_width(size.0) + 1);
         (MAX_ROWS, columns.max(1))
     };
-    let blocks = Blocks::of(&view, most_blocks, |bytes| bar.inc(bytes))?;
+    let reduction = if args.kind == Some(Kind::Extremes) { Reduction::Extreme } else { Reduction::Mean };
+    let blocks = Blocks::of(&view, reduction, most_blocks, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     let scale = Scale::of(&blocks.numbers);
     let is_colored = file.is_some() || has_color();
-    let caption = heat_map_caption(&blocks, scale, &statistics, is_colored);
+    let caption = heat_map_caption(&blocks, reduction, scale, &statistics, is_colored);
     if let Some(file) = file {
         let drawing = Drawing::HeatMap { blocks: &blocks, scale, size };
         return save(&expr, file, &Figure { title, caption, drawing });
@@ -154,28 +163,42 @@ fn save(expr: &str, file: OutputFile<'_>, figure: &Figure<'_>) -> Result<()> {
 }
 
 /// Says how elements became colors.
-fn heat_map_caption(blocks: &Blocks, scale: Scale, statistics: &Statistics, is_colored: bool) -> Vec<String> {
+fn heat_map_caption(
+    blocks: &Blocks,
+    reduction: Reduction,
+    scale: Scale,
+    statistics: &Statistics,
+    is_colored: bool,
+) -> Vec<String> {
     let mut lines = vec![scale.caption(&blocks.numbers)];
     if blocks.block_size != (1, 1) {
-        let (rows, columns) = blocks.block_size;
-        lines.push(format!("each block shows {RULE} of up to {rows} × {columns}"));
+        let rule = reduction.rule(blocks.block_size);
+        let limits = [0., 1.].map(|fraction| statistics.quantile(fraction).map(short).unwrap_or_default());
+        let [min, max] = limits;
+        lines.push(format!("{rule}, which are from {min} to {max}"));
     }
     if statistics.nan_count > 0 {
         let shown = if is_colored { "magenta" } else { "?" };
-        lines.push(format!("{} NaN, shown as {shown}", statistics.nan_count));
+        lines.push(format!("{} NaN, shown as {shown}", HumanCount(statistics.nan_count)));
     }
+    let ends = if is_colored { "the colors of the ends" } else { "the ends of the scale" };
+    lines.extend(infinities(statistics).map(|counts| format!("{counts}, shown as {ends}")));
     lines
+}
+
+/// Returns the numbers of infinities by sign, if there are any.
+fn infinities(statistics: &Statistics) -> Option<String> {
+    let counts = [(statistics.positive_infinity_count, "inf"), (statistics.negative_infinity_count, "-inf")];
+    let counts = counts.into_iter().filter(|&(count, _)| count > 0);
+    let counts: Vec<_> = counts.map(|(count, what)| format!("{} {what}", HumanCount(count))).collect();
+    (!counts.is_empty()).then(|| counts.join(" and "))
 }
 
 fn histogram_caption(statistics: &Statistics, (min, max): (f64, f64)) -> Vec<String> {
     let finite = HumanCount(statistics.finite_count());
     let mut lines = vec![format!("{finite} finite elements from {} to {}", short(min), short(max))];
-    let infinity_count = statistics.positive_infinity_count + statistics.negative_infinity_count;
-    for (count, what) in [(statistics.nan_count, "NaN"), (infinity_count, "infinities")] {
-        if count > 0 {
-            lines.push(format!("{} {what}, not shown", HumanCount(count)));
-        }
-    }
+    let nan = (statistics.nan_count > 0).then(|| format!("{} NaN", HumanCount(statistics.nan_count)));
+    lines.extend(nan.into_iter().chain(infinities(statistics)).map(|counts| format!("{counts}, not shown")));
     lines.extend(sample_note(statistics));
     lines
 }

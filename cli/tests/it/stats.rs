@@ -158,7 +158,7 @@ fn a_histogram_of_a_sample_says_so() {
     assert_eq!((&record["count"], &record["sample_count"]), (&json!(1_048_577), &json!(1_048_576)));
     for (args, is_noted) in [
         (&["stats", "s.smap", "x"][..], true),
-        (&["plot", "--histogram", "s.smap", "x"], true),
+        (&["plot", "--as", "histogram", "s.smap", "x"], true),
         (&["stats", "s.smap", "x[1:]"], false),
     ] {
         assert_eq!(dir.stdout(args).contains("are of a sample of 1,048,576"), is_noted, "{args:?}");

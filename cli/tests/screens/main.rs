@@ -120,7 +120,7 @@ fn real_model() {
             ("stats", "stridemap stats vad.smap"),
             ("stats_one", "stridemap stats vad.smap 'conv1.weight[:, 0]'"),
             ("plot", "stridemap plot vad.smap basis --color never"),
-            ("plot_histogram", "stridemap plot vad.smap conv1.weight --histogram"),
+            ("plot_histogram", "stridemap plot vad.smap conv1.weight --as histogram"),
             ("map", "stridemap map vad.smap"),
             ("report", "stridemap report vad.smap -o vad.html"),
             ("du", "stridemap du vad.smap"),
