@@ -29,15 +29,22 @@ fn matrix_is_drawn_with_characters_where_there_are_no_colors() {
     insta::assert_snapshot!(with_matrices().on_terminal(60, &["plot", "s.smap", "signed"]), @r"
     signed  float32  [6, 8]
 
-    0      ...
-      ..:::::-
-      ---=?===
-      +++++***
-      *#####%%
-    5 %%%@@@@@
-      0
+    0                     ............
+                          ............
+      ........::::::::::::::::::::----
+      ........::::::::::::::::::::----
+      ------------====????============
+      ------------====????============
+    3 ++++++++++++++++++++************
+      ++++++++++++++++++++************
+      ****####################%%%%%%%%
+      ****####################%%%%%%%%
+      %%%%%%%%%%%%@@@@@@@@@@@@@@@@@@@@
+      %%%%%%%%%%%%@@@@@@@@@@@@@@@@@@@@
+      0           3           6
 
-    scale ±23.5: the 99th percentile of the magnitudes that are drawn
+    scale ±23.5: the 99th percentile of the magnitudes that are
+    drawn
     1 NaN, shown as ?
     ");
 }
@@ -46,8 +53,8 @@ fn matrix_is_drawn_with_characters_where_there_are_no_colors() {
 fn colors_are_those_of_the_scale_and_nan_is_magenta() {
     let dir = with_matrices();
     let text = dir.stdout(&["plot", "s.smap", "signed", "--color", "always"]);
-    // Two rows of blocks a line.
-    assert_eq!(text.matches('▀').count(), 3 * 8);
+    // Blocks of 4 by 4, and two rows in a line.
+    assert_eq!(text.matches('▀').count(), 3 * 4 * 8 * 4);
     assert!(text.contains("\x1b[38;2;255;0;255m") && text.contains("1 NaN, shown as magenta"), "{text}");
     assert!(text.contains("\x1b[38;2;33;102;172m") && text.contains("\x1b[48;2;178;24;43m"), "{text}");
     let positive = dir.stdout(&["plot", "s.smap", "positive", "--color", "always"]);
@@ -63,14 +70,19 @@ fn large_matrix_is_reduced_to_the_terminal_and_the_caption_states_the_rule() {
     let mut elements = vec![0.5f32; 300 * 1000];
     elements[123_456] = -9.;
     store.save("m", &Tensor::from_vec(elements, &[300, 1000]).unwrap()).unwrap();
-    for width in [40, 80, 140] {
+    for (width, block) in [(40, "60 × 28"), (80, "28 × 14"), (140, "15 × 8")] {
         let means = dir.on_terminal(width, &["plot", "s.smap", "m"]);
         let extremes = dir.on_terminal(width, &["plot", "s.smap", "m", "--as", "extremes"]);
-        for (text, rule) in [(&means, "the mean of"), (&extremes, "the element of largest magnitude of")] {
-            let mut drawn = text.lines().take_while(|line| !line.starts_with("scale"));
-            assert!(drawn.all(|line| line.chars().count() <= width), "{text}");
-            assert!(text.contains(&format!("each block shows {rule} up to 8 ×")), "{text}");
-            assert!(text.contains("which are from -9 to 0.5"), "{text}");
+        for (text, rule) in [
+            (&means, format!("the mean of up to {block} elements")),
+            (&extremes, format!("the element of largest magnitude of up to {block}")),
+        ] {
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            let caption = text.replace('\n', " ");
+            assert!(
+                caption.contains(&format!("each block shows {rule}, which are from -9 to 0.5")),
+                "{text}"
+            );
         }
         // The only element below zero decides the color of its block if asked for.
         let drawn = extremes.lines().skip(2).take_while(|line| !line.is_empty());
@@ -78,6 +90,115 @@ fn large_matrix_is_reduced_to_the_terminal_and_the_caption_states_the_rule() {
         assert_eq!(drawn.filter(has_blank).count(), 1, "{extremes}");
         assert!(means.contains("scale 0.5 to 0.5"), "{means}");
     }
+}
+
+#[test]
+fn drawings_have_the_proportions_of_the_matrix_unless_the_caption_says_otherwise() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    for (name, size) in [("square", [300, 300]), ("wide", [300, 600]), ("strip", [30_000, 40])] {
+        let elements = vec![0.5f32; size[0] * size[1]];
+        store.save(name, &Tensor::from_vec(elements, &size).unwrap()).unwrap();
+    }
+    for (name, rows_per_column) in [("square", 1.), ("wide", 0.5)] {
+        for color in ["always", "never"] {
+            let text = dir.on_terminal(80, &["plot", "s.smap", name, "--color", color]);
+            // The last line has the indices of columns.
+            let lines = text.lines().skip(2).take_while(|line| !line.is_empty()).count() - 1;
+            let first = text.lines().nth(2).unwrap();
+            let columns = match color {
+                "always" => first.matches('▀').count(),
+                _ => first.chars().count() - 4,
+            };
+            // A character is twice as high as it is wide.
+            let expected = columns as f64 * rows_per_column / 2.;
+            assert!((lines as f64 - expected).abs() <= 1. && lines <= 40, "{name} {lines} {columns}: {text}");
+            assert!(!text.contains("same scale"), "{text}");
+        }
+        dir.messages(&["plot", "s.smap", name, "-o", "m.png", "--force"]);
+        // The frames of the matrix, and of the bar of colors, whose right side is 48 pixels right of it.
+        let [columns, rows] = Decoded::open(&dir, "m.png").bounds(FRAME);
+        let (width, height) = (columns.1 - columns.0 - 49, rows.1 - rows.0 - 1);
+        assert_eq!((width, height as f64 / width as f64), (600, rows_per_column));
+    }
+    let strip = dir.on_terminal(80, &["plot", "s.smap", "strip"]);
+    assert!(strip.contains("\nrows and columns are not drawn to the same scale\n"), "{strip}");
+}
+
+#[test]
+fn several_tensors_are_drawn_beside_each_other_as_far_as_the_width_allows() {
+    let dir = with_matrices();
+    let args = ["plot", "s.smap", "signed", "positive", "signed[0]"];
+    insta::assert_snapshot!(dir.on_terminal(80, &args), @r"
+    signed  float32  [6, 8]                  positive  float32  [4, 6]
+
+    0                     ............       0             ........::::
+                          ............                     ........::::
+      ........::::::::::::::::::::----         ::::------------========
+      ........::::::::::::::::::::----         ::::------------========
+      ------------====????============         ++++++++************####
+      ------------====????============         ++++++++************####
+    3 ++++++++++++++++++++************       3 ####%%%%%%%%@@@@@@@@@@@@
+      ++++++++++++++++++++************         ####%%%%%%%%@@@@@@@@@@@@
+      ****####################%%%%%%%%         0           3
+      ****####################%%%%%%%%
+      %%%%%%%%%%%%@@@@@@@@@@@@@@@@@@@@
+      %%%%%%%%%%%%@@@@@@@@@@@@@@@@@@@@
+      0           3           6
+
+    scale ±23.5: the 99th percentile of      scale 0.5 to 23.5: the 1st and the
+    the magnitudes that are drawn            99th percentile of what is drawn
+    1 NaN, shown as ?
+
+    signed[0]  float32  [8]
+
+      -23.5  1  ██████████████████████████
+    -23.033  0
+    -22.567  1  ██████████████████████████
+      -22.1  0
+    -21.633  1  ██████████████████████████
+    -21.167  0
+      -20.7  1  ██████████████████████████
+    -20.233  0
+    -19.767  1  ██████████████████████████
+      -19.3  0
+    -18.833  1  ██████████████████████████
+    -18.367  0
+      -17.9  1  ██████████████████████████
+    -17.433  0
+    -16.967  1  ██████████████████████████
+      -16.5
+
+    8 finite elements from -23.5 to -16.5
+
+    each drawing has a scale of its own
+    ");
+    let heads = |width: usize| -> Vec<usize> {
+        let text = dir.on_terminal(width, &args);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        text.lines().map(|line| line.matches("  float32  ").count()).filter(|&count| count > 0).collect()
+    };
+    assert_eq!([heads(40), heads(80), heads(140)], [vec![1, 1, 1], vec![2, 1], vec![3]]);
+    // Globs and prefixes select, too.
+    let all = dir.on_terminal(140, &["plot", "s.smap", "*i*ed", "positive"]);
+    assert!(all.starts_with("signed  float32  [6, 8]") && all.contains("positive  float32"), "{all}");
+    dir.messages(&[&args[..], &["-o", "m.png"]].concat());
+    let image = Decoded::open(&dir, "m.png");
+    assert!(image.width > 3 * 600 && image.width > 2 * image.height, "{} {}", image.width, image.height);
+    for part in
+        ["signed  float32  [6, 8]\nscale ±23.5", "positive  float32  [4, 6]\nscale 0.5 to 23.5", "8 finite"]
+    {
+        assert!(image.description.contains(part), "{}", image.description);
+    }
+    assert!(image.description.ends_with("\n\neach drawing has a scale of its own"), "{}", image.description);
+    dir.messages(&[&args[..], &["-o", "m.svg"]].concat());
+    let text = std::fs::read_to_string(dir.path("m.svg")).unwrap();
+    assert_eq!(text.matches("float32").count(), 3);
+    // One that cannot be drawn, or too many of them.
+    assert!(dir.refusal(&["plot", "s.smap", "signed", "image"]).contains("image has 3 dimensions"));
+    let many = vec!["signed"; 17];
+    let refused = dir.refusal(&[&["plot", "s.smap"][..], &many].concat());
+    assert!(refused.contains("17 tensors are selected, and a figure has at most 16"), "{refused}");
 }
 
 #[test]
@@ -105,7 +226,7 @@ fn infinities_are_counted_in_captions() {
 fn vector_is_a_histogram_and_so_is_a_matrix_if_asked_for() {
     let dir = with_matrices();
     let vector = dir.stdout(&["plot", "s.smap", "signed[0]"]);
-    assert!(vector.starts_with("signed[0]  float32  [8]\n\n") && vector.lines().count() == 35, "{vector}");
+    assert!(vector.starts_with("signed[0]  float32  [8]\n\n") && vector.lines().count() == 20, "{vector}");
     let matrix = dir.stdout(&["plot", "s.smap", "image", "--as", "histogram"]);
     assert!(matrix.contains(" 24  █"), "{matrix}");
 }
@@ -251,12 +372,12 @@ fn image_of_a_large_matrix_has_blocks() {
     store.save("m", &Tensor::from_vec(elements, &[5000, 3000]).unwrap()).unwrap();
     dir.messages(&["plot", "s.smap", "m", "-o", "m.png"]);
     let image = Decoded::open(&dir, "m.png");
-    assert!((1000..1300).contains(&image.width) && (1000..1200).contains(&image.height));
+    assert!((600..900).contains(&image.width) && (1000..1200).contains(&image.height));
     let [columns, rows] = image.bounds(MAGENTA);
     assert_eq!((columns.0, rows.0), (columns.1, rows.1), "one pixel");
     let [_, (top, _)] = image.bounds(FRAME);
     assert_eq!(rows.0, top + 1 + 500);
-    let rule = "each block shows the mean of up to 5 × 3 elements, which are from 0.5 to 0.5";
+    let rule = "each block shows the mean of up to 5 × 5 elements, which are from 0.5 to 0.5";
     assert!(image.description.contains(rule), "{}", image.description);
 }
 
@@ -398,7 +519,7 @@ fn expanded_views_are_drawn_without_reading_repeated_elements() {
         ("signed[2].expand(9007199254740993, 8)", "[9007199254740993, 8]"),
         ("signed[:1].t().expand(8, 1152921504606846975)", "[8, 1152921504606846975]"),
     ] {
-        let text = dir.on_terminal(60, &["plot", "s.smap", view]);
+        let text = dir.on_terminal(100, &["plot", "s.smap", view]);
         assert!(text.contains(size) && text.contains("each block shows"), "{text}");
         dir.messages(&["plot", "s.smap", view, "-o", "m.png", "--force"]);
     }
