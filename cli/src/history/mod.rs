@@ -8,6 +8,7 @@ mod recovery;
 pub(crate) mod restore;
 pub(crate) mod tag;
 mod tag_changes;
+mod tagged;
 mod time;
 
 use stridemap::{Snapshot, Store};
@@ -18,6 +19,7 @@ pub(crate) use at::{check_untagged, snapshot_at, split};
 pub(crate) use before::Before;
 pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
 pub(crate) use tag_changes::{TagChanges, Tags, tags};
+pub(crate) use tagged::each_tagged;
 #[cfg(feature = "remote")]
 pub(crate) use time::{parse_duration, time_cell, utc};
 

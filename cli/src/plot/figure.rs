@@ -25,6 +25,7 @@ pub(super) struct Panel {
 pub(super) enum Drawing {
     HeatMap(HeatMap),
     Histogram(Histogram),
+    Lines(Lines),
 }
 
 /// Blocks of a matrix of `size` rows and columns.
@@ -39,6 +40,28 @@ pub(super) struct HeatMap {
 pub(super) struct Histogram {
     pub(super) counts: Vec<u64>,
     pub(super) limits: (f64, f64),
+}
+
+/// A tensor in several generations, the oldest first.
+pub(super) struct Lines {
+    pub(super) points: Vec<Point>,
+}
+
+/// A tensor in one generation.
+pub(super) struct Point {
+    /// The tag of the generation.
+    pub(super) label: String,
+    /// The minimum, the mean and the maximum. `None` if the generation is a gap in the lines.
+    pub(super) numbers: Option<[f64; 3]>,
+}
+
+impl Lines {
+    /// Returns the lowest and the highest number.
+    pub(super) fn limits(&self) -> (f64, f64) {
+        let numbers = self.points.iter().filter_map(|point| point.numbers);
+        let limits = numbers.map(|[min, _, max]| (min, max));
+        limits.reduce(|(a, b), (min, max)| (a.min(min), b.max(max))).unwrap_or_default()
+    }
 }
 
 impl Figure {

@@ -201,6 +201,119 @@ fn several_tensors_are_drawn_beside_each_other_as_far_as_the_width_allows() {
     assert!(refused.contains("17 tensors are selected, and a figure has at most 16"), "{refused}");
 }
 
+/// Creates a store in which `w` has other elements in each of four tagged generations, but is missing in the third, and
+/// the newest generation has no tag.
+fn with_history() -> Dir {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    for (tag, elements) in
+        [("t1", Some([-1f32, 0., 4.])), ("t2", Some([-2., 1., 7.])), ("t3", None), ("t4", Some([0., 0., 9.]))]
+    {
+        let mut txn = store.begin().unwrap();
+        let _ = txn.remove("w");
+        if let Some(elements) = elements {
+            txn.save("w", &Tensor::from_vec(elements.to_vec(), &[3]).unwrap()).unwrap();
+        }
+        txn.save("other", &[f32::NAN, 1.]).unwrap();
+        txn.tag(tag).unwrap();
+        txn.commit().unwrap();
+    }
+    store.save("w", &[3f32, 3., 3.]).unwrap();
+    dir
+}
+
+#[test]
+fn minimum_mean_and_maximum_are_drawn_over_generations_with_gaps() {
+    let dir = with_history();
+    insta::assert_snapshot!(dir.on_terminal(60, &["plot", "s.smap", "w", "--over", "t*"]), @r"
+    w  float32  [3]
+
+      9                                                        ⠙
+
+                          ⡀
+                     ⢀⣠⠴⠒⠉⠁
+                 ⣀⠤⠖⠊⠁
+            ⣀⡠⠔⠚⠉
+        ⣠⠤⠒⠋⠁
+    3.5
+                                                               ⠺
+                     ⣀⣀⣀⣠⡤⠄
+        ⣀⣠⡤⠤⠤⠴⠒⠒⠒⠛⠉⠉⠉⠁
+
+                                                               ⠺
+        ⠤⢤⣄⣀⣀⣀
+     -2      ⠈⠉⠉⠉⠛⠒⠒⠒⠦⠤⠤⢤⣄⡀
+        t1                                                    t4
+
+    max, mean and min, from above, in 4 generations, from t1 to
+    t4
+    gap: no such tensor in t3
+    ");
+    let all = dir.on_terminal(80, &["plot", "s.smap", "w", "--over", "*"]);
+    assert!(all.contains("in 5 generations, from t1 to (newest)\ngap: no such tensor in t3\n"), "{all}");
+    // After a commit that changes no tensor, the newest generation is the last tagged one.
+    dir.messages(&["tag", "s.smap", "t5"]);
+    let tagged = dir.on_terminal(80, &["plot", "s.smap", "w", "--over", "*"]);
+    assert!(tagged.contains("in 5 generations, from t1 to t5\n"), "{tagged}");
+    let one = dir.on_terminal(80, &["plot", "s.smap", "w", "--over", "t2"]);
+    assert!(one.contains("max, mean and min, from above, in t2\n"), "{one}");
+    // A view that does not exist in any generation, and one that has fewer.
+    let refused = dir.refusal(&["plot", "s.smap", "none", "--over", "*"]);
+    assert_eq!(refused, "plot: none cannot be drawn over 5 generations: no such tensor");
+    let refused = dir.refusal(&["plot", "s.smap", "w[5]", "--over", "*"]);
+    assert_eq!(
+        refused,
+        "plot: w[5] cannot be drawn over 5 generations: the expression does not fit, no such tensor"
+    );
+    assert!(dir.refusal(&["plot", "s.smap", "w", "--over", "v1"]).contains("no tag is named \"v1\""));
+    let none = dir.run(&["plot", "s.smap", "w", "--over", "v*"]);
+    assert_eq!((none.code, none.stderr.as_str()), (Some(1), "stridemap: no tag matches \"v*\"\n"));
+    let tag = dir.refusal(&["plot", "s.smap@t1", "w", "--over", "t*"]);
+    assert!(tag.contains("name the store, s.smap"), "{tag}");
+}
+
+#[test]
+fn a_generation_that_cannot_be_read_is_a_gap_and_an_error() {
+    let dir = with_history();
+    let log = dir.stdout(&["log", "s.smap", "--json"]);
+    let entries = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let second = entries.into_iter().find(|entry| entry["tags"][0] == "t2").unwrap();
+    let file = format!("generations/{:016x}.man", second["generation"].as_u64().unwrap());
+    dir.flip(&format!("s.smap/{file}"), 40);
+    let run = dir.run(&["plot", "s.smap", "w", "--over", "*"]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stdout.contains("\ngap: cannot be read in t2\ngap: no such tensor in t3\n"), "{run:?}");
+    let messages: Vec<&str> = run.stderr.lines().collect();
+    assert!(messages[0].starts_with("stridemap: plot: t2: ") && messages[0].contains(&file), "{run:?}");
+    assert_eq!(messages.last(), Some(&"stridemap: plot: not all generations could be read"), "{run:?}");
+}
+
+#[test]
+fn image_of_a_history_has_three_lines_and_the_gaps() {
+    let dir = with_history();
+    let args = ["plot", "s.smap", "w", "other", "--over", "*", "-o"];
+    dir.messages(&[&args[..], &["h.png"]].concat());
+    let image = Decoded::open(&dir, "h.png");
+    let caption = "max (red), mean (gray) and min (blue) in 5 generations, from t1 to (newest)\n\
+                   gap: no such tensor in t3";
+    assert!(image.description.starts_with(&format!("w  float32  [3]\n{caption}\n")), "{}", image.description);
+    let [red_columns, red_rows] = image.bounds(RED);
+    let [blue_columns, blue_rows] = image.bounds(BLUE);
+    assert!(red_columns.0.abs_diff(blue_columns.0) < 3 && red_columns.1 - red_columns.0 > 700);
+    // The maximum is from 9 to 1, the minimum from 3 to -2, and the height of 360 pixels is 11 with margins.
+    assert!(red_rows.0 < blue_rows.0 && red_rows.1 < blue_rows.1, "{red_rows:?} {blue_rows:?}");
+    let height = (blue_rows.1 - red_rows.0) as f64;
+    assert!((height - 360. / 1.1).abs() < 10., "{height}");
+    dir.messages(&[&args[..], &["h.svg"]].concat());
+    let text = std::fs::read_to_string(dir.path("h.svg")).unwrap();
+    // Of the first tensor, a line on each side of the gap, and of the second tensor one line.
+    let red = text.split("<polyline ").filter(|line| line.split("/>").next().unwrap().contains("#B2182B"));
+    assert_eq!(red.count(), 3);
+    for tag in ["t1", "t2", "t3", "t4"] {
+        assert!(text.contains(tag), "{tag}: {text}");
+    }
+}
+
 #[test]
 fn infinities_are_counted_in_captions() {
     let dir = Dir::empty();

@@ -140,6 +140,19 @@ fn pictures() {
     let make_dir = || {
         let dir = tempfile::tempdir().unwrap();
         fs::copy(&model, dir.path().join("vad.safetensors")).unwrap();
+        let store = Store::create(dir.path().join("steps.smap")).unwrap();
+        for step in 0..8 {
+            let grown = |n: i32| ((n * n % 17) as f32 - 8.) * (1. + step as f32 / 4.) + step as f32 / 2.;
+            let save = |txn: &mut Transaction<'_>| {
+                let _ = txn.remove("weight");
+                if step != 5 {
+                    txn.save("weight", &Tensor::from_vec((0..64).map(grown).collect(), &[8, 8])?)?;
+                }
+                txn.save("step", &step)?;
+                txn.tag(&format!("step{step}"))
+            };
+            store.write(save).unwrap();
+        }
         dir
     };
     let basis = "stridemap plot vad.safetensors 'stft_conv.weight[:, 0]' --color never";
@@ -154,6 +167,7 @@ fn pictures() {
             ("strip", "stridemap plot vad.safetensors 'conv1.weight.flatten(0, 1)' --color never"),
             ("histogram", "stridemap plot vad.safetensors conv1.weight --as histogram"),
             ("several", "stridemap plot vad.safetensors 'lstm_cell.*' --color never"),
+            ("over", "stridemap plot steps.smap weight step --over 'step*'"),
         ],
     );
 }

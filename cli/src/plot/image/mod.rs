@@ -2,6 +2,7 @@
 
 mod heat_map;
 mod histogram;
+mod lines;
 mod png;
 
 use std::io::{self, Write};
@@ -151,6 +152,7 @@ impl Panel {
         match &self.drawing {
             Drawing::HeatMap(map) => heat_map::draw(map, (MARGIN, top), &drawing, area),
             Drawing::Histogram(histogram) => histogram::draw(histogram, &drawing),
+            Drawing::Lines(lines) => lines::draw(lines, &drawing),
         }
     }
 }
@@ -165,7 +167,7 @@ impl Drawing {
     fn size(&self) -> (usize, usize) {
         match self {
             Drawing::HeatMap(map) => heat_map::size(map),
-            Drawing::Histogram(_) => CHART_SIZE,
+            Drawing::Histogram(_) | Drawing::Lines(_) => CHART_SIZE,
         }
     }
 
@@ -173,7 +175,7 @@ impl Drawing {
     fn label_width(&self) -> usize {
         let digits = match self {
             Drawing::HeatMap(map) => heat_map::index_width(map.size.0),
-            Drawing::Histogram(_) => 10 * CHARACTER_WIDTH,
+            Drawing::Histogram(_) | Drawing::Lines(_) => 10 * CHARACTER_WIDTH,
         };
         digits + 14
     }

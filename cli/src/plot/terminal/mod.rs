@@ -1,6 +1,7 @@
 //! Figures in the terminal.
 
 mod heat_map;
+mod lines;
 
 use std::io::Write;
 
@@ -52,6 +53,7 @@ impl Panel {
         match &self.drawing {
             Drawing::HeatMap(map) => heat_map::lines(map, has_color),
             Drawing::Histogram(histogram) => bars(&histogram.counts, histogram.limits, width),
+            Drawing::Lines(drawn) => lines::lines(drawn, width),
         }
     }
 }
