@@ -39,6 +39,11 @@ impl StorePaths {
         self.root.join("FORMAT")
     }
 
+    /// The object of a remote that is replaced. A store has no file of this name.
+    pub(crate) fn remote_head(&self) -> PathBuf {
+        self.root.join("HEAD")
+    }
+
     pub(crate) fn lock(&self) -> PathBuf {
         self.root.join("LOCK")
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use stridemap_format::remote::Head;
 use stridemap_format::{self as format, Marker, Rule, Uuid};
 
 use super::recover;
@@ -34,10 +35,30 @@ pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     for dir in paths.dirs() {
         let rule = if dir == paths.storages_dir() { Rule::StorageFile } else { Rule::MetadataFile };
         if !is_own_dir(disk, &dir, rule)? {
+            check_no_remote(disk, paths)?;
             return Err(Error::corrupt(&dir, format::Error::new(rule, "the directory is missing")));
         }
     }
     Ok(uuid)
+}
+
+/// Refuses a remote, which has a FORMAT too: in a directory, it looks like a store without its own directories.
+fn check_no_remote(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
+    let file = match read_again(|| disk.open(&paths.remote_head(), Access::Read)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => return Ok(()),
+        opened => opened.doing("open", &paths.remote_head())?,
+    };
+    let bytes =
+        read_again(|| read_capped(&*file, Head::LENGTH as u64)).doing("read", &paths.remote_head())?;
+    if Head::decode(&bytes, None).is_err() {
+        return Ok(());
+    }
+    let root = paths.root().display();
+    let message = format!(
+        "open {root}: not a stridemap store but a remote, to which stores were pushed; pull it, or read it in place, by \
+         its URL: file:// and its absolute path"
+    );
+    Err(Error::new(ErrorKind::NotAStore, message))
 }
 
 /// Whether a directory of a store exists.

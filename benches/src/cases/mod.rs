@@ -5,6 +5,7 @@ mod commit;
 mod compact;
 mod copy;
 mod gather;
+mod guard;
 mod history;
 mod interop;
 mod load;
@@ -30,6 +31,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         writers::run,
         copy::run,
         gather::run,
+        guard::run,
         scan::run,
         statistics::run,
         interop::run,

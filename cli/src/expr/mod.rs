@@ -114,6 +114,14 @@ pub(crate) fn note_name(text: &str, tensors: &impl Named) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether the tensor exists of which an expression is a view.
+pub(crate) fn has_tensor(text: &str, tensors: &impl Named) -> Result<bool> {
+    if tensors.contains(text)? {
+        return Ok(true);
+    }
+    Ok(tensors.contains(&Expr::parse(text)?.split_properties(tensors)?.name)?)
+}
+
 /// Returns whether the text is an operation on a tensor, and not the name of one.
 pub(crate) fn is_operation(text: &str, tensors: &impl Named) -> Result<bool> {
     let Ok(expr) = Expr::parse(text) else { return Ok(false) };

@@ -124,6 +124,15 @@ fn record(entry: &LogEntry, changes: &Result<NameChanges>) -> serde_json::Value 
     })
 }
 
+/// Returns the log, the newest generation first, and the snapshot of that generation.
+pub(super) fn entries(store: &Store) -> Result<(Snapshot, Vec<LogEntry>)> {
+    of_one_generation(store, |newest| {
+        let log = store.log()?;
+        let is_of_newest = log.first().is_some_and(|first| first.generation == newest.generation());
+        Ok(is_of_newest.then_some(log))
+    })
+}
+
 /// Visits the entries of the log, each with what has changed since the next one that can be read, or with the reason that it
 /// cannot be read.
 fn each_entry(
@@ -131,11 +140,7 @@ fn each_entry(
     mut visit: impl FnMut(&LogEntry, &Result<NameChanges>) -> Result<()>,
 ) -> Result<()> {
     // Held, so that the newest generation stays until it has been visited.
-    let (_newest, log) = of_one_generation(store, |newest| {
-        let log = store.log()?;
-        let is_of_newest = log.first().is_some_and(|first| first.generation == newest.generation());
-        Ok(is_of_newest.then_some(log))
-    })?;
+    let (_newest, log) = entries(store)?;
     // The last entry that can be read, and those after it, which cannot.
     let mut last: Option<(LogEntry, Snapshot)> = None;
     let mut unreadable: Vec<(LogEntry, Result<NameChanges>)> = Vec::new();
@@ -186,7 +191,7 @@ fn changes_between(snapshot: &Snapshot, below: Option<&Snapshot>) -> LibraryResu
 }
 
 /// Separates the failure to read a generation, which is the inner error.
-fn unless_unreadable<T>(read: LibraryResult<T>) -> Result<Result<T>> {
+pub(super) fn unless_unreadable<T>(read: LibraryResult<T>) -> Result<Result<T>> {
     match read {
         Err(e) if !matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io) => Err(e.into()),
         read => Ok(read.map_err(Error::from)),

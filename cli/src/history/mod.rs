@@ -8,6 +8,7 @@ mod recovery;
 pub(crate) mod restore;
 pub(crate) mod tag;
 mod tag_changes;
+mod tagged;
 mod time;
 mod watch;
 
@@ -20,6 +21,7 @@ pub(crate) use before::Before;
 pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
 #[cfg(feature = "remote")]
 pub(crate) use tag_changes::{TagChanges, Tags, tags};
+pub(crate) use tagged::each_tagged;
 #[cfg(feature = "remote")]
 pub(crate) use time::{parse_duration, time_cell, utc};
 #[cfg(feature = "remote")]

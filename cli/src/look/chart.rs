@@ -1,13 +1,10 @@
 //! Numbers and histograms as text.
 
-use std::io::Write;
-
 use anstyle::{AnsiColor, Style};
 use indicatif::HumanCount;
 
-use crate::error::Result;
 use crate::proportion::part_of;
-use crate::ui::{page_width, paint};
+use crate::ui::paint;
 
 /// The number of significant digits to round to.
 const DIGITS: i32 = 5;
@@ -48,9 +45,9 @@ pub(crate) fn sparkline(counts: &[u64]) -> String {
     counts.iter().map(|&count| level(count)).collect()
 }
 
-/// Prints a line for each bin of a histogram: its lower edge, its count and a bar. The last line is the maximum, unless
-/// all elements are equal.
-pub(crate) fn print_bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl Write) -> Result<()> {
+/// Returns a line for each bin of a histogram: its lower edge, its count and a bar. The last line is the maximum, unless
+/// all elements are equal. The lines fit the width, unless the numbers do not.
+pub(crate) fn bars(counts: &[u64], (min, max): (f64, f64), width: usize) -> Vec<String> {
     let is_constant = min == max;
     // If all elements are equal, they are in the last bin.
     let counts = if is_constant { counts.last().map_or(counts, std::slice::from_ref) } else { counts };
@@ -62,17 +59,15 @@ pub(crate) fn print_bars(counts: &[u64], (min, max): (f64, f64), out: &mut impl 
     let numbers: Vec<String> = counts.iter().map(|&count| HumanCount(count).to_string()).collect();
     let longest = |texts: &[String]| texts.iter().map(String::len).max().unwrap_or_default();
     let (label_width, number_width) = (longest(&labels), longest(&numbers));
-    let room = page_width().saturating_sub(label_width + number_width + 4).clamp(1, 60);
+    let room = width.saturating_sub(label_width + number_width + 4).clamp(1, 60);
     let most = counts.iter().copied().max().unwrap_or_default().max(1);
-    for ((label, number), &count) in labels.iter().zip(&numbers).zip(counts) {
+    let line = |((label, number), &count): ((&String, &String), &u64)| {
         let bar = bar(count as f64 / most as f64 * room as f64);
         let bar = if bar.is_empty() { bar } else { format!("  {}", paint(BAR, &bar)) };
-        writeln!(out, "{label:>label_width$}  {number:>number_width$}{bar}")?;
-    }
-    if !is_constant {
-        writeln!(out, "{:>label_width$}", short(max))?;
-    }
-    Ok(())
+        format!("{label:>label_width$}  {number:>number_width$}{bar}")
+    };
+    let last = (!is_constant).then(|| format!("{:>label_width$}", short(max)));
+    labels.iter().zip(&numbers).zip(counts).map(line).chain(last).collect()
 }
 
 /// Returns a bar of this length in characters, rounded to eighths. A bar of positive length is never empty.
@@ -115,11 +110,11 @@ mod tests {
 
     #[test]
     fn bars_are_in_proportion() {
-        let mut out = Vec::new();
-        print_bars(&[1000, 250, 0, 1], (-1., 1.), &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        let lengths: Vec<usize> = text.lines().map(|line| line.matches('█').count()).collect();
+        let lines = bars(&[1000, 250, 0, 1], (-1., 1.), 80);
+        let lengths: Vec<usize> = lines.iter().map(|line| line.matches('█').count()).collect();
         assert_eq!(lengths, [60, 15, 0, 0, 0]);
-        assert_eq!(text.lines().nth(3), Some(" 0.5      1  ▏"));
+        assert_eq!(lines[3], " 0.5      1  ▏");
+        let narrow = bars(&[1000, 250, 0, 1], (-1., 1.), 30);
+        assert_eq!(narrow.iter().map(|line| line.chars().count()).max(), Some(30));
     }
 }

@@ -14,7 +14,7 @@ mod size_pattern;
 pub(crate) mod stats;
 mod summary;
 mod tables;
-mod targets;
+pub(crate) mod targets;
 pub(crate) mod tree;
 
 use stridemap::{DType, Statistics, Tensor};

@@ -8,11 +8,18 @@ use crate::proportion::part_of;
 /// The number of elements in memory at a time.
 const PIECE_ELEMS: usize = 1 << 18;
 
-/// The rule of the reduction, for a caption.
-pub(crate) const RULE: &str = "the element of largest magnitude";
+/// What a block shows of its part of a matrix. Either shows NaN if the part has one, and otherwise an infinity if it has
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduction {
+    /// The mean, as in any image that is made smaller. Not the root mean square with the sign of the mean: in blocks of
+    /// noise its magnitude is that of the whole matrix and its sign is that of a coin, so that all have one of two colors.
+    Mean,
+    /// The element of largest magnitude, in which no single element is lost.
+    Extreme,
+}
 
-/// A matrix of blocks. Each block stands for a part of a larger matrix: it is the element of largest magnitude in the
-/// part, or NaN if the part contains NaN. A mean would hide single large elements.
+/// A matrix of blocks, each of which stands for a part of a larger matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Blocks {
     pub(crate) row_count: usize,
@@ -23,11 +30,50 @@ pub(crate) struct Blocks {
     pub(crate) block_size: (usize, usize),
 }
 
+/// A block while its part is read.
+#[derive(Clone, Default)]
+struct Block {
+    shown: f64,
+    finite_count: u64,
+}
+
+impl Reduction {
+    /// Returns the rule for blocks of this size, for a caption.
+    pub(crate) fn rule(self, (rows, columns): (usize, usize)) -> String {
+        match self {
+            Reduction::Mean => format!("each block shows the mean of up to {rows} × {columns} elements"),
+            Reduction::Extreme => {
+                format!("each block shows the element of largest magnitude of up to {rows} × {columns}")
+            }
+        }
+    }
+}
+
+impl Block {
+    fn add(&mut self, number: f64, reduction: Reduction) {
+        match reduction {
+            // NaN is never replaced.
+            Reduction::Extreme if number.is_nan() || number.abs() > self.shown.abs() => self.shown = number,
+            Reduction::Extreme => {}
+            Reduction::Mean if number.is_nan() => self.shown = number,
+            Reduction::Mean if !self.shown.is_finite() => {}
+            Reduction::Mean if number.is_infinite() => self.shown = number,
+            Reduction::Mean => {
+                // Of equal elements exactly their value, and of large ones no infinity.
+                self.finite_count += 1;
+                let part = 1. / self.finite_count as f64;
+                self.shown += number * part - self.shown * part;
+            }
+        }
+    }
+}
+
 impl Blocks {
     /// Reduces a matrix to at most the given numbers of rows and columns. `progress` is called with the bytes read
     /// since the last call.
     pub(crate) fn of(
         matrix: &Tensor,
+        reduction: Reduction,
         (most_rows, most_columns): (usize, usize),
         mut progress: impl FnMut(u64),
     ) -> Result<Self> {
@@ -38,7 +84,7 @@ impl Blocks {
         let once = without_repeats(matrix)?;
         let &[once_rows, once_columns] = once.size() else { unreachable!("it has the same dimensions") };
         let (height, width) = (row_count.min(once_rows), column_count.min(once_columns));
-        let mut read_blocks = vec![0f64; height * width];
+        let mut read_blocks = vec![Block::default(); height * width];
         let mut read_piece = |piece: Piece| -> Result<()> {
             let [first_row, first_column] = piece.origin[..] else { return Ok(()) };
             for view in &piece.views {
@@ -47,14 +93,11 @@ impl Blocks {
                     .take(piece_columns)
                     .map(|column| part_of(column as u64, once_columns as u64, width))
                     .collect();
-                for (row, elements) in (first_row..).zip(read(view)?.chunks(piece_columns)) {
+                for (row, elements) in (first_row..).zip(read(view, reduction)?.chunks(piece_columns)) {
                     let first = part_of(row as u64, once_rows as u64, height) * width;
                     for (&column, &number) in block_of_column.iter().zip(elements) {
-                        // NaN is never replaced.
-                        if let Some(shown) = read_blocks.get_mut(first + column)
-                            && (number.is_nan() || number.abs() > shown.abs())
-                        {
-                            *shown = number;
+                        if let Some(block) = read_blocks.get_mut(first + column) {
+                            block.add(number, reduction);
                         }
                     }
                 }
@@ -69,8 +112,8 @@ impl Blocks {
         // A repeated row or column was read as one.
         let at = |block: usize, count: usize| if count == 1 { 0 } else { block };
         let all = (0..row_count).flat_map(|row| (0..column_count).map(move |column| (row, column)));
-        let number = |(row, column)| read_blocks.get(at(row, height) * width + at(column, width)).copied();
-        let numbers = all.map(|place| number(place).unwrap_or_default()).collect();
+        let block = |(row, column)| read_blocks.get(at(row, height) * width + at(column, width));
+        let numbers = all.map(|place| block(place).map(|block| block.shown).unwrap_or_default()).collect();
         Ok(Blocks { row_count, column_count, numbers, block_size })
     }
 }
@@ -82,7 +125,8 @@ pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<
     for piece in Pieces::of(vec![without_repeats(&view)?], PIECE_ELEMS, Cut::Outermost) {
         let piece = piece?;
         for part in &piece.views {
-            if let Some(position) = read(part)?.iter().position(|number| number.is_nan()) {
+            if let Some(position) = read(part, Reduction::Extreme)?.iter().position(|number| number.is_nan())
+            {
                 let within = unravel_index(position, part.size());
                 return Ok(Some(piece.origin.iter().zip(within).map(|(from, at)| from + at).collect()));
             }
@@ -92,13 +136,15 @@ pub(crate) fn first_nan(view: &Tensor, mut progress: impl FnMut(u64)) -> Result<
     Ok(None)
 }
 
-/// Returns the elements as numbers: the magnitude of a complex number, and of a pair the number of larger magnitude.
-fn read(view: &Tensor) -> Result<Vec<f64>> {
+/// Returns the elements as numbers: the magnitude of a complex number, and of a pair the mean or the number of larger
+/// magnitude.
+fn read(view: &Tensor, reduction: Reduction) -> Result<Vec<f64>> {
     if !view.dtype().is_complex() && view.dtype() != DType::F4E2M1FNx2 {
         return view.to_dtype(DType::F64)?.read();
     }
     let number = |scalar| match scalar {
         Scalar::Complex(re, im) => f64::hypot(re, im),
+        Scalar::Pair(low, high) if reduction == Reduction::Mean => f64::midpoint(low, high),
         Scalar::Pair(low, high) if f64::abs(low) > f64::abs(high) => low,
         Scalar::Pair(_, high) => high,
         _ => f64::NAN,
@@ -111,11 +157,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_block_is_the_mean_of_its_elements_and_what_is_not_finite_wins() {
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        for (elements, mean) in [
+            ([1., -2., 4., 7.], 2.5),
+            ([-1., 1., -1., 1.], 0.),
+            ([0.1; 4], 0.1),
+            ([f64::MAX, -f64::MAX, f64::MAX, -f64::MAX], 0.),
+            ([f64::MAX; 4], f64::MAX),
+            ([1., inf, 5., 5.], inf),
+            ([1., -inf, inf, 5.], -inf),
+            ([inf, nan, -inf, 5.], nan),
+            ([nan, 1., 2., 3.], nan),
+        ] {
+            let matrix = Tensor::from_vec(elements.to_vec(), &[2, 2]).unwrap();
+            let blocks = Blocks::of(&matrix, Reduction::Mean, (1, 1), |_| ()).unwrap();
+            let shown = blocks.numbers[0];
+            assert!(shown == mean || shown.is_nan() && mean.is_nan(), "{elements:?}: {shown}");
+        }
+    }
+
+    #[test]
     fn each_block_is_its_largest_element_and_nan_wins() {
         let mut elements: Vec<f32> = vec![0.; 6 * 4];
         (elements[1], elements[4], elements[23], elements[12], elements[17]) = (-3., 2., 1., f32::NAN, 9.);
         let matrix = Tensor::from_vec(elements, &[6, 4]).unwrap();
-        let blocks = Blocks::of(&matrix, (3, 2), |_| ()).unwrap();
+        let blocks = Blocks::of(&matrix, Reduction::Extreme, (3, 2), |_| ()).unwrap();
         assert_eq!((blocks.row_count, blocks.column_count, blocks.block_size), (3, 2, (2, 2)));
         assert_eq!((&blocks.numbers[..2], blocks.numbers[5]), (&[-3., 0.][..], 1.));
         assert!(blocks.numbers[2].is_nan());
@@ -125,9 +192,16 @@ mod tests {
     fn matrix_of_several_pieces_is_reduced_like_a_whole() {
         let matrix = Tensor::from_vec((0..1_000_000i32).collect(), &[1000, 1000]).unwrap();
         let mut read_bytes = 0;
-        let blocks = Blocks::of(&matrix.t().unwrap(), (4, 2), |bytes| read_bytes += bytes).unwrap();
-        assert_eq!(blocks.numbers[..4], [499_249., 999_249., 499_499., 999_499.]);
-        assert_eq!(read_bytes, 4_000_000);
+        let mut blocks = |reduction| {
+            Blocks::of(&matrix.t().unwrap(), reduction, (4, 2), |bytes| read_bytes += bytes).unwrap().numbers
+        };
+        assert_eq!(blocks(Reduction::Extreme)[..4], [499_249., 999_249., 499_499., 999_499.]);
+        let means = blocks(Reduction::Mean);
+        // The mean of the first block is that of its first and its last element.
+        for (mean, expected) in means.into_iter().zip([249_624.5, 749_624.5, 249_874.5, 749_874.5]) {
+            assert!((mean - expected).abs() < 1e-6, "{mean} {expected}");
+        }
+        assert_eq!(read_bytes, 8_000_000);
     }
 
     #[test]
@@ -147,15 +221,15 @@ mod tests {
     fn repeated_elements_are_read_once() {
         let row = Tensor::from_vec(vec![1f32, -2., f32::NAN, 4.], &[1, 4]).unwrap();
         let many = row.expand([1usize << 55, 4]).unwrap();
-        let blocks = Blocks::of(&many, (3, 2), |_| ()).unwrap();
+        let blocks = Blocks::of(&many, Reduction::Mean, (3, 2), |_| ()).unwrap();
         assert_eq!(
             (blocks.row_count, blocks.column_count, blocks.block_size),
             (3, 2, ((1 << 55) / 3 + 1, 2))
         );
         for row in blocks.numbers.chunks(2) {
-            assert!(row[0] == -2. && row[1].is_nan());
+            assert!(row[0] == -0.5 && row[1].is_nan());
         }
-        let wide = Blocks::of(&many.t().unwrap(), (4, 3), |_| ()).unwrap();
+        let wide = Blocks::of(&many.t().unwrap(), Reduction::Mean, (4, 3), |_| ()).unwrap();
         assert_eq!((wide.numbers[..3].to_vec(), wide.numbers[9]), (vec![1.; 3], 4.));
         assert_eq!(first_nan(&many, |_| ()).unwrap(), Some(vec![0, 2]));
         assert_eq!(first_nan(&many.t().unwrap(), |_| ()).unwrap(), Some(vec![2, 0]));
@@ -164,8 +238,8 @@ mod tests {
     #[test]
     fn small_matrix_is_not_reduced() {
         let matrix = Tensor::from_vec(vec![1u8, 2, 3, 4], &[2, 2]).unwrap();
-        assert_eq!(Blocks::of(&matrix, (80, 80), |_| ()).unwrap().numbers, [1., 2., 3., 4.]);
+        assert_eq!(Blocks::of(&matrix, Reduction::Mean, (80, 80), |_| ()).unwrap().numbers, [1., 2., 3., 4.]);
         let empty = Tensor::from_vec(Vec::<f32>::new(), &[0, 5]).unwrap();
-        assert!(Blocks::of(&empty, (80, 80), |_| ()).unwrap().numbers.is_empty());
+        assert!(Blocks::of(&empty, Reduction::Mean, (80, 80), |_| ()).unwrap().numbers.is_empty());
     }
 }

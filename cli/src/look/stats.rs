@@ -7,7 +7,7 @@ use indicatif::HumanCount;
 use serde_json::{Value, json};
 use stridemap::{Scalar, Statistics, Tensor};
 
-use super::chart::{print_bars, short, sparkline};
+use super::chart::{bars, short, sparkline};
 use super::is_constant;
 use super::reduce::first_nan;
 use super::targets::{Target, targets};
@@ -18,7 +18,7 @@ use crate::input::Input;
 use crate::interrupt;
 use crate::names::{one_line, quoted};
 use crate::scalar::text_of;
-use crate::ui::{Column, Progress, Table, counted, element, float, progress, warn, write_json};
+use crate::ui::{Column, Progress, Table, counted, element, float, page_width, progress, warn, write_json};
 
 /// Summarize the elements of tensors: count, extremes, mean, deviation, NaN, histogram
 ///
@@ -62,8 +62,11 @@ enum Sort {
     Std,
 }
 
-/// The number of bins in the details and in JSON.
+/// The number of bins in JSON.
 const BINS: usize = 20;
+
+/// The number of bins in the details, which fit a low terminal.
+const SHOWN_BINS: usize = 15;
 
 /// The number of bins in a row of the table.
 const SPARKLINE_BINS: usize = 10;
@@ -83,7 +86,7 @@ const COLUMNS: [Column; 9] = [
 /// Runs the command. Returns false if `--non-finite` is given and no tensor has NaN or infinities.
 pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
     let input = args.source.open(&args.external.options())?;
-    let (targets, is_one) = targets(&args.select, &input)?;
+    let (targets, is_one) = targets("stats", &args.select, &input)?;
     let total = targets.iter().map(|target| target.size_bytes).fold(0, u64::saturating_add);
     let bar = progress("stats", total);
     let (mut rows, mut records) = (Vec::new(), Vec::new());
@@ -235,7 +238,8 @@ fn print_details(label: &str, found: &Found, out: &mut impl Write) -> Result<()>
     }
     if let (Some(min), Some(max)) = (statistics.quantile(0.), statistics.quantile(1.)) {
         writeln!(out)?;
-        print_bars(&statistics.histogram(BINS), (min, max), out)?;
+        let lines = bars(&statistics.histogram(SHOWN_BINS), (min, max), page_width());
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     Ok(())
 }

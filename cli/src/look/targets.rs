@@ -1,4 +1,4 @@
-//! What the arguments of `stats` select.
+//! What the arguments of `stats` and `plot` select.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,16 @@ use crate::expr::Copies;
 use crate::input::Input;
 use crate::names::{Named as _, Pattern, pattern, selecting_hint};
 
-/// A tensor or view whose statistics are wanted.
-pub(super) struct Target {
-    pub(super) label: String,
-    pub(super) size_bytes: u64,
+/// A tensor or view to read.
+pub(crate) struct Target {
+    pub(crate) label: String,
+    pub(crate) size_bytes: u64,
     /// `None` for the tensor that has the label as its name.
     view: Option<Tensor>,
 }
 
 impl Target {
-    pub(super) fn load(&self, input: &Input) -> Result<Tensor> {
+    pub(crate) fn load(&self, input: &Input) -> Result<Tensor> {
         match &self.view {
             Some(view) => Ok(view.clone()),
             None => Ok(input.load(&self.label)?),
@@ -28,8 +28,8 @@ impl Target {
 }
 
 /// Returns what the arguments select, and whether that is a single tensor or view, given by its name or expression and
-/// not by a pattern.
-pub(super) fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, bool)> {
+/// not by a pattern. `verb` is the command, for errors.
+pub(crate) fn targets(verb: &str, select: &[String], input: &Input) -> Result<(Vec<Target>, bool)> {
     let (mut targets, mut listed, mut is_exact) = (Vec::new(), BTreeSet::new(), false);
     let mut add = |targets: &mut Vec<Target>, pattern: Option<&Pattern>| -> Result<bool> {
         let infos = input.sorted(|info| pattern.is_none_or(|pattern| pattern.matches(&info.name)))?;
@@ -43,7 +43,7 @@ pub(super) fn targets(select: &[String], input: &Input) -> Result<(Vec<Target>, 
         let pattern = pattern(text, input)?;
         if !pattern.is_name() {
             if !add(&mut targets, Some(&pattern))? {
-                return Err(Error::NoMatch(format!("stats: no tensor matches {text:?}")));
+                return Err(Error::NoMatch(format!("{verb}: no tensor matches {text:?}")));
             }
             continue;
         }

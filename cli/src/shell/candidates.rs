@@ -41,7 +41,8 @@ pub(super) fn with_names(command: Command) -> Command {
     let looks = LOOKING.contains(&command.get_name());
     let with_completer = |arg: Arg| {
         let is_prefix = arg.get_id() == "prefix";
-        let is_tag = takes_tags && arg.is_positional() && !is_prefix || arg.get_long() == Some("at");
+        let is_tag =
+            takes_tags && arg.is_positional() && !is_prefix || matches!(arg.get_long(), Some("at" | "over"));
         if arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "DTYPE")) {
             return arg.add(ArgValueCompleter::new(dtypes));
         }

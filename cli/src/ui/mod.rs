@@ -14,4 +14,6 @@ pub(crate) use json::{
 pub(crate) use out::{Stdout, counted, message, warn};
 pub(crate) use progress::{Progress, advance, progress};
 pub(crate) use table::{Column, MAX_ROWS, Table, bytes_cell, print_line, shorten};
-pub(crate) use term::{Global, examples, gap, has_color, help_width, is_verbose, page_width, paint, width};
+pub(crate) use term::{
+    Global, examples, gap, has_color, height, help_width, is_verbose, page_width, paint, width,
+};

@@ -58,6 +58,13 @@ pub(crate) fn width() -> Option<usize> {
     columns("STRIDEMAP_COLUMNS").or_else(terminal)
 }
 
+/// Returns the height of the terminal: `LINES`, or that of the terminal. `None` if standard output is not a terminal.
+pub(crate) fn height() -> Option<usize> {
+    let size = tcgetwinsize(io::stdout()).ok()?;
+    let lines = env::var("LINES").ok().and_then(|text| text.parse().ok());
+    lines.or(Some(size.ws_row.into())).filter(|&height| height > 0)
+}
+
 /// Returns the width of drawings, which need one in a pipe too.
 pub(crate) fn page_width() -> usize {
     width().unwrap_or(80)

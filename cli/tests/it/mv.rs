@@ -150,7 +150,6 @@ fn word_that_is_not_a_command_gets_a_hint() {
             &["cp", "s.smap", "points", "x"][..],
             "view saves a tensor under a second name: stridemap view STORE NAME NEW",
         ),
-        (&["ln", "s.smap", "points", "x"], "view saves a tensor under a second name"),
         (&["cast", "s.smap", "points"], "convert converts tensors to another dtype: "),
         (&["rename", "s.smap", "points", "x"], "mv renames tensors: stridemap mv STORE NAME NEW"),
         (&["undo", "s.smap"], "restore goes back to a tagged generation, "),

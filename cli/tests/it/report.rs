@@ -127,14 +127,17 @@ fn rows_have_statistics_and_large_tensors_have_heat_maps() {
     let index = data["tensors"].as_array().unwrap().iter().position(|row| row[NAME] == "a").unwrap();
     let heat = &data["heat_maps"][index.to_string()];
     assert_eq!((&heat["rows"], &heat["columns"], &heat["block"]), (&json!(1), &json!(48), &json!([1, 21])));
-    assert_eq!((&heat["low"], &heat["high"], &heat["is_signed"]), (&json!(20.), &json!(999.), &json!(false)));
+    assert_eq!(
+        (&heat["low"], &heat["high"], &heat["is_signed"]),
+        (&json!(10.), &json!(989.5), &json!(false))
+    );
     let cells = heat["cells"].as_str().unwrap();
-    // The first block ends with 20, and the scale begins there.
+    // The first block is from 0 to 20, and the scale begins with its mean.
     assert!(cells.len() == 96 && cells.starts_with("0005") && cells.ends_with("fe"), "{cells}");
 }
 
 #[test]
-fn heat_map_shows_single_large_elements_and_nan() {
+fn heat_map_shows_means_of_blocks_and_nan() {
     let dir = Dir::empty();
     let mut elements = vec![0.5f32; 2 * 48 * 96];
     (elements[5], elements[96 * 95 + 95]) = (-9., f32::NAN);
@@ -147,6 +150,7 @@ fn heat_map_shows_single_large_elements_and_nan() {
     let heat = &data["heat_maps"]["0"];
     assert_eq!((&heat["block"], &heat["high"]), (&json!([2, 2]), &json!(0.5)));
     let cells = heat["cells"].as_str().unwrap();
+    // The mean of -9 and three times 0.5 is below the scale.
     assert_eq!(cells, "fe".repeat(2) + "00" + &"fe".repeat(48 * 48 - 4) + "ff");
 }
 

@@ -43,7 +43,7 @@ fn all_tensors_are_a_table_that_marks_what_is_odd() {
 fn one_view_has_details_and_a_histogram() {
     let text = odd_tensors().on_terminal(60, &["stats", "s.smap", "layer.2.weight[10:]"]);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 14 + 2 + 20 + 1, "{text}");
+    assert_eq!(lines.len(), 14 + 2 + 15 + 1, "{text}");
     insta::assert_snapshot!(lines[..18].join("\n"), @r"
     name    layer.2.weight[10:]
     dtype   float32
@@ -61,8 +61,8 @@ fn one_view_has_details_and_a_histogram() {
     mean    34.5
     std     26.125
 
-      -10  5  ██████████████████████████████████████████████████
-    -5.55  4  ████████████████████████████████████████
+        -10  6  ████████████████████████████████████████████████
+    -4.0667  6  ████████████████████████████████████████████████
     ");
 }
 
@@ -158,7 +158,7 @@ fn a_histogram_of_a_sample_says_so() {
     assert_eq!((&record["count"], &record["sample_count"]), (&json!(1_048_577), &json!(1_048_576)));
     for (args, is_noted) in [
         (&["stats", "s.smap", "x"][..], true),
-        (&["plot", "--histogram", "s.smap", "x"], true),
+        (&["plot", "--as", "histogram", "s.smap", "x"], true),
         (&["stats", "s.smap", "x[1:]"], false),
     ] {
         assert_eq!(dir.stdout(args).contains("are of a sample of 1,048,576"), is_noted, "{args:?}");

@@ -85,8 +85,6 @@ fn real_model() {
             ("show", "stridemap show vad.smap basis"),
             ("stats", "stridemap stats vad.smap"),
             ("stats_one", "stridemap stats vad.smap 'conv1.weight[:, 0]'"),
-            ("plot", "stridemap plot vad.smap basis --color never"),
-            ("plot_histogram", "stridemap plot vad.smap conv1.weight --histogram"),
             ("map", "stridemap du --map vad.smap"),
             ("report", "stridemap report vad.smap -o vad.html"),
             ("du", "stridemap du vad.smap"),
@@ -95,6 +93,47 @@ fn real_model() {
             ("unknown", "stridemap show vad.smap stft.weight"),
             ("remove", "stridemap rm vad.smap stft_conv.weight"),
             ("diff", "stridemap diff vad.safetensors vad.smap"),
+        ],
+    );
+}
+
+#[test]
+fn pictures() {
+    let Some(model) = env::var_os("STRIDEMAP_MODEL").map(PathBuf::from) else {
+        println!("skipped: STRIDEMAP_MODEL names no file");
+        return;
+    };
+    let make_dir = || {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(&model, dir.path().join("vad.safetensors")).unwrap();
+        let store = Store::create(dir.path().join("steps.smap")).unwrap();
+        for step in 0..8 {
+            let grown = |n: i32| ((n * n % 17) as f32 - 8.) * (1. + step as f32 / 4.) + step as f32 / 2.;
+            let save = |txn: &mut Transaction<'_>| {
+                let _ = txn.remove("weight");
+                if step != 5 {
+                    txn.save("weight", &Tensor::from_vec((0..64).map(grown).collect(), &[8, 8])?)?;
+                }
+                txn.save("step", &step)?;
+                txn.tag(&format!("step{step}"))
+            };
+            store.write(save).unwrap();
+        }
+        dir
+    };
+    let basis = "stridemap plot vad.safetensors 'stft_conv.weight[:, 0]' --color never";
+    check(
+        "plot",
+        &[40, 80, 140],
+        make_dir,
+        &[
+            ("map", basis),
+            ("map_low", &format!("LINES=24 {basis}")),
+            ("extremes", &format!("LINES=24 {basis} --as extremes")),
+            ("strip", "stridemap plot vad.safetensors 'conv1.weight.flatten(0, 1)' --color never"),
+            ("histogram", "stridemap plot vad.safetensors conv1.weight --as histogram"),
+            ("several", "stridemap plot vad.safetensors 'lstm_cell.*' --color never"),
+            ("over", "stridemap plot steps.smap weight step --over 'step*'"),
         ],
     );
 }

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use stridemap::ErrorKind;
-use stridemap_remote::{Client, Put};
+use stridemap::{ErrorKind, Store, StoreOptions};
+use stridemap_remote::{Client, Put, Remote};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -95,4 +95,26 @@ fn a_directory_that_is_not_there_has_no_objects_and_is_created_by_the_first_put(
     let client = Client::open(&format!("file://{}/x/y/objects/a/z", dir.path().display()), MINUTE).unwrap();
     assert!(client.get("HEAD", 10).unwrap().is_none());
     assert!(client.put("HEAD", "1".into()).is_err());
+}
+
+#[test]
+fn a_directory_to_which_a_store_was_pushed_is_no_damaged_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path().join("a.smap")).unwrap();
+    store.save("x", &[1f32, 2.]).unwrap();
+    let remote = dir.path().join("remote");
+    Remote::open(&format!("file://{}", remote.display())).unwrap().push(&store, &|_| Ok(())).unwrap();
+    let refusals = [
+        Store::open(&remote).unwrap_err(),
+        Store::open_or_create(&remote).unwrap_err(),
+        StoreOptions::new().verify(&remote, |_| {}).unwrap_err(),
+    ];
+    for error in refusals {
+        assert_eq!(error.kind(), ErrorKind::NotAStore, "{error}");
+        assert!(error.to_string().contains("not a stridemap store but a remote"), "{error}");
+    }
+
+    // Without a HEAD of a remote, what is missing is damage.
+    std::fs::write(remote.join("HEAD"), "something else").unwrap();
+    assert_eq!(Store::open(&remote).unwrap_err().kind(), ErrorKind::Corrupt);
 }

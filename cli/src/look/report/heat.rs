@@ -4,7 +4,7 @@ use serde::Serialize;
 use stridemap::{Result, Tensor, TensorInfo};
 
 use crate::look::palette::Scale;
-use crate::look::reduce::Blocks;
+use crate::look::reduce::{Blocks, Reduction};
 
 /// The maximum number of rows and columns.
 const MAX_SIDE: usize = 48;
@@ -31,7 +31,7 @@ impl HeatMap {
     pub(super) fn of(tensor: &Tensor, mut progress: impl FnMut()) -> Result<Option<Self>> {
         let Some((rows, columns)) = shape(tensor.size(), tensor.numel()) else { return Ok(None) };
         let Ok(matrix) = tensor.view([rows, columns]) else { return Ok(None) };
-        let blocks = Blocks::of(&matrix, (MAX_SIDE, MAX_SIDE), |_| progress())?;
+        let blocks = Blocks::of(&matrix, Reduction::Mean, (MAX_SIDE, MAX_SIDE), |_| progress())?;
         let scale = Scale::of(&blocks.numbers);
         let code = |&number: &f64| scale.place(number).map_or(NAN, |place| (place * 254.).round() as u8);
         let (low, high) = scale.limits();

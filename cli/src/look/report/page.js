@@ -384,7 +384,7 @@ function heatMap({ rows, columns, low, high, is_signed, block, cells }) {
   cells.match(/../g).forEach((code, i) => image.data.set([...color(parseInt(code, 16), is_signed), 255], i * 4));
   context.putImageData(image, 0, 0);
   const limits = is_signed ? `±${decimal(high)}: the 99th percentile of the magnitudes that are drawn` : `${decimal(low)} to ${decimal(high)}: the 1st and the 99th percentile of what is drawn`;
-  const rule = block[0] * block[1] === 1 ? "" : `Each block shows the element of largest magnitude of up to ${count(block[0])} × ${count(block[1])}, or NaN if it has one. `;
+  const rule = block[0] * block[1] === 1 ? "" : `Each block shows the mean of up to ${count(block[0])} × ${count(block[1])} elements, or NaN if it has one. `;
   return el("figure", {}, canvas, el("figcaption", { text: `${rule}Scale ${limits}. NaN is magenta.` }));
 }
 

@@ -19,7 +19,7 @@ fn pushed() -> (Dir, String) {
 }
 
 /// Commands that only look, with `STORE` for the store.
-const LOOKING: [&[&str]; 25] = [
+const LOOKING: [&[&str]; 26] = [
     &["ls", "STORE"],
     &["ls", "-l", "STORE", "p*"],
     &["ls", "--json", "STORE"],
@@ -31,6 +31,7 @@ const LOOKING: [&[&str]; 25] = [
     &["stats", "STORE"],
     &["stats", "--json", "STORE", "points"],
     &["plot", "STORE", "points"],
+    &["plot", "STORE", "points", "points_t", "--over", "*"],
     &["diff", "STORE", "STORE@v1"],
     &["tree", "STORE"],
     &["du", "--map", "STORE"],
