@@ -188,7 +188,7 @@ impl StoreOptions {
     /// Elements of sealed storages are verified by chunks of 1 MiB, each once for a handle, its clones and its snapshots.
     /// A view needs only the chunks that its elements are in. A chunk that was changed is an error, which names the file,
     /// the place and the tensors, and it is an error again each time. A first read takes one pass over the chunks more, at
-    /// the speed of memory.
+    /// the speed of memory. [`Tensor::prefetch_all`](crate::Tensor::prefetch_all) makes this pass for many tensors at once.
     ///
     /// Mutable, live and external storages have no digests, so their elements are not verified. Nor is it noticed if the
     /// disk returns other bytes for a chunk later, when the kernel has dropped it from memory and reads it again.

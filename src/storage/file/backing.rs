@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use stridemap_format::{External, RecordKind, Sealed, StorageRecord, Uuid};
 
 use super::external_file::ExternalFile;
+use super::heap_bytes::resize_discarding;
 use super::in_place::{InPlaceContext, InPlaceFile, Opened};
 use super::live::LiveFile;
 use super::mutable::MutableFile;
@@ -404,6 +405,32 @@ impl Storage {
         if let Some(file) = file {
             hint.pass_to_kernel(file, start_bytes + range.start..start_bytes + range.end);
         }
+    }
+
+    /// Reads a range of bytes inside the storage from the disk into the page cache, waits for it, and verifies it if reads
+    /// are verified. `buffer` is used if they are not mapped. Bytes on the heap need no read. The lock of a mutable storage
+    /// is not needed, because what is read is not used.
+    pub(crate) fn fetch(&self, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
+        let (start, end) = (range.start, range.end);
+        let mut read = |read: &dyn Fn(&mut [u8]) -> Result<()>| {
+            resize_discarding(buffer, (end - start) as usize)?;
+            read(buffer)
+        };
+        match &self.bytes {
+            Bytes::None | Bytes::Heap(_) => Ok(()),
+            Bytes::Mapped(mapping, offset) => mapping
+                .populate((offset + start) as usize..(offset + end) as usize)
+                .map_err(|e| Error::io("read storage", Path::new(&self.identity.to_string()), e))
+                .and_then(|()| self.check(range)),
+            Bytes::File(_) | Bytes::Range(..) => read(&|buffer| self.read_at(buffer, start)),
+            Bytes::Mutable(file, _) => read(&|buffer| file.in_place().read_at(buffer, start)),
+            Bytes::Live(file) => read(&|buffer| file.in_place().read_at(buffer, start)),
+        }
+    }
+
+    /// Returns the file that contains the bytes, and where in it they begin. `None` on the heap.
+    pub(crate) fn place(&self) -> Option<(FileId, u64)> {
+        self.place
     }
 
     fn out_of_range(&self, buf: &[u8], offset_bytes: u64) -> Error {

@@ -98,6 +98,7 @@ fn a_view_needs_only_the_chunks_that_its_elements_are_in_whatever_reads_it() {
                 check(x.statistics(|_| ()).map(drop));
                 check(x.clone_data().map(drop));
                 check(x.to_dtype(DType::F64).map(drop));
+                check(Tensor::prefetch_all([&x], |_| ()));
                 let indices: Vec<i64> = (0..x.numel() as i64).collect();
                 let count = indices.len();
                 check(x.index_select(0, &Tensor::from_vec(indices, &[count]).unwrap()).map(drop));
