@@ -16,6 +16,9 @@ use crate::to_candle;
 /// The builder keeps the snapshot, so all variables belong to one generation, whatever is committed in the meantime,
 /// and the files of that generation stay on disk until the builder is dropped.
 ///
+/// If the model is on a disk and all variables will be requested, [read it ahead](stridemap::Tensor::prefetch_all) first:
+/// several threads read it in the order of the disk.
+///
 /// A missing variable fails with candle's `CannotFindTensor`, with the store's message as context. A variable of a
 /// different size fails with `UnexpectedShape`. `contains_tensor` cannot fail: if the store's metadata cannot be read,
 /// it returns false, and `get` returns the error.
@@ -29,7 +32,10 @@ use crate::to_candle;
 /// store.save("model.head.weight", &[[1f32, 2., 3.], [4., 5., 6.]])?;
 /// store.save_view("model.tail.weight", &store.load("model.head.weight")?.t()?)?;
 ///
-/// let weights = stridemap_candle::var_builder(&store.snapshot(), "model.", DType::F32, &Device::Cpu);
+/// let snapshot = store.snapshot();
+/// let model = snapshot.iter_loaded("model.")?.map(|entry| Ok(entry?.1)).collect::<stridemap::Result<Vec<_>>>()?;
+/// stridemap::Tensor::prefetch_all(&model, |_| ())?;
+/// let weights = stridemap_candle::var_builder(&snapshot, "model.", DType::F32, &Device::Cpu);
 /// let tail = weights.pp("tail").get((3, 2), "weight")?;
 /// assert_eq!(tail.to_vec2::<f32>()?, [[1., 4.], [2., 5.], [3., 6.]]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

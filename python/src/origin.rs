@@ -8,13 +8,14 @@ use crate::error::{Error, Result};
 use crate::interrupt::{apart, detach};
 
 /// How a store was opened: whether it is mapped, whether it is writable (not with mode "r"), which external files it
-/// opens, and whether it is read in place from a remote.
+/// opens, whether it is read in place from a remote, and whether elements are verified when they are first read.
 #[derive(Clone, IntoPyObject)]
 pub(crate) struct OpenMode {
     pub(crate) mapped: bool,
     pub(crate) writable: bool,
     pub(crate) external: String,
     pub(crate) remote: bool,
+    pub(crate) verify: bool,
 }
 
 impl OpenMode {

@@ -112,7 +112,8 @@ pub(crate) fn open_remote(
             Ok((remote, store))
         },
     )?;
-    let open_mode = OpenMode { mapped: false, writable: false, external: external.to_owned(), remote: true };
+    let external = external.to_owned();
+    let open_mode = OpenMode { mapped: false, writable: false, external, remote: true, verify: false };
     Ok(StoreHandle::of_remote(store, open_mode, remote, is_fixed))
 }
 

@@ -9,7 +9,9 @@ use pyo3::prelude::*;
 use stridemap::{StorageKind, Store, TensorInfo};
 
 use crate::error::Result;
+use crate::interrupt::apart;
 use crate::origin::OpenMode;
+use crate::remote::Progress;
 use crate::store::{microseconds, origin};
 use crate::tensor::Tensor;
 
@@ -101,6 +103,32 @@ impl Snapshot {
         let inner = self.open_mode.detach(py, || self.snapshot.load(name))?;
         let origin = origin(&self.store, &self.open_mode, self.snapshot.generation(), name);
         Ok(Tensor { inner, origin: Some(Arc::new(origin)) })
+    }
+
+    /// Reads the elements of some tensors, or of all, into the page cache.
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        names: Option<Vec<String>>,
+        progress: Option<Py<PyAny>>,
+    ) -> Result<()> {
+        let progress = Progress::new(progress.as_ref());
+        apart(
+            py,
+            |py| progress.tick(py),
+            |_| -> stridemap::Result<_> {
+                let tensors: stridemap::Result<Vec<stridemap::Tensor>> = match names {
+                    Some(names) => names.iter().map(|name| self.snapshot.load(name)).collect(),
+                    None => {
+                        let loaded = self.snapshot.iter_loaded("")?;
+                        loaded.map(|entry| entry.map(|(_, tensor)| tensor)).collect()
+                    }
+                };
+                let tensors = tensors?;
+                let total_bytes = tensors.iter().fold(0u64, |sum, x| sum.saturating_add(x.nbytes() as u64));
+                stridemap::Tensor::prefetch_all(&tensors, progress.advance(total_bytes))
+            },
+        )
     }
 
     fn contains(&self, py: Python<'_>, name: &str) -> Result<bool> {

@@ -73,9 +73,10 @@ pub(crate) fn open(
     durable: bool,
     timeout: f64,
     external: &str,
+    verify: bool,
 ) -> Result<StoreHandle> {
-    let open_mode = OpenMode { mapped, writable, external: external.to_owned(), remote: false };
-    let mut options = options(durable, timeout, external)?;
+    let open_mode = OpenMode { mapped, writable, external: external.to_owned(), remote: false, verify };
+    let mut options = options(durable, timeout, external)?.verify_on_read(verify);
     if let Some(at) = at {
         options = options.at(at);
     }

@@ -14,7 +14,7 @@ from ._snapshots import SnapshotView
 from ._store import Store, only_store, open
 from ._stridemap import Tensor
 
-#: How a store was opened: the arguments "mapped" and "external" of `open`, whether it is "writable", and whether it is
+#: How a store was opened: the arguments "mapped", "external" and "verify" of `open`, whether it is "writable", and whether it is
 #: "remote", read from a URL.
 OpenMode = dict[str, Any]
 
@@ -28,7 +28,7 @@ _MAX_STORES = 8
 def store(path: str, uuid: str, open_mode: OpenMode, generation: int | None = None) -> Store:
     """Open a store from a handle that another process made, at a generation if it was opened at one."""
     mode: Literal["r", "r+"] = "r+" if open_mode["writable"] else "r"
-    found = open(path, mode, at=generation, mapped=open_mode["mapped"], external=open_mode["external"])
+    found = open(path, mode, at=generation, mapped=open_mode["mapped"], external=open_mode["external"], verify=open_mode["verify"])
     opened = only_store(found, "open a store that another process sent")
     if opened.uuid != uuid:
         raise _errors.make("Stale", f"{path}: a different store has taken its place since the handle was made")

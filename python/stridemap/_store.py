@@ -36,6 +36,7 @@ def open(
     durable: bool = True,
     timeout: float = 30.0,
     external: External = "refuse",
+    verify: bool = False,
 ) -> Store: ...
 @overload
 def open(
@@ -47,6 +48,7 @@ def open(
     durable: bool = True,
     timeout: float = 30.0,
     external: External = "refuse",
+    verify: bool = False,
 ) -> Store: ...
 @overload
 def open(
@@ -58,6 +60,7 @@ def open(
     durable: bool = True,
     timeout: float = 30.0,
     external: External = "refuse",
+    verify: bool = False,
 ) -> Store | File: ...
 def open(
     path: str | os.PathLike[str],
@@ -68,6 +71,7 @@ def open(
     durable: bool = True,
     timeout: float = 30.0,
     external: External = "refuse",
+    verify: bool = False,
 ) -> Store | File:
     """Open a store: a directory of tensors. Or open a file of tensors, to read it.
 
@@ -85,6 +89,9 @@ def open(
     A commit survives a power cut if `durable`. `timeout` is how long, in seconds, a change or a lock waits for
     another process; Ctrl-C ends the wait. `external` says which files outside the store may be opened, for tensors that
     refer to such a file.
+
+    With `verify`, elements are compared with their checksums when this store first reads or lends them, once. What the disk
+    has changed is then a `DamagedError`, and not a wrong value. Mutable, live and adopted tensors have no checksums.
 
     The path may be that of a file: safetensors, also the index of a sharded model, `.npy` and `.npz` of NumPy, `.pt` of
     PyTorch, or `.gguf` of llama.cpp. The result is then a `File`, a mapping that can be read, and not a `Store`. The format is recognized from the
@@ -117,21 +124,21 @@ def open(
     if not os.fspath(path):
         raise _errors.make("NotFound", "open '': the path is empty")
     if isinstance(path, str) and _remotes.is_url(path):
-        return _open_url(path, mode, at, timeout, external)
+        return _open_url(path, mode, at, timeout, external, verify)
     if os.path.isfile(path):
-        return _open_file(path, mode, at)
+        return _open_file(path, mode, at, verify)
     # Processes with a different working directory open tensors by this path.
     path = os.path.abspath(os.fsdecode(path))
     if mode in ("x", "a", "w"):
         _stridemap.create(path, mode, durable, timeout)
     wanted = None if at is None else _history.checked(at)
     try:
-        handle = _stridemap.open(path, wanted, mapped, mode != "r", durable, timeout, external)
+        handle = _stridemap.open(path, wanted, mapped, mode != "r", durable, timeout, external, verify)
     except _errors.StoreNotFoundError as error:
         if (meant := _history.meant(path)) is None:
             raise
         raise _errors.make(error.kind, f"{error}; {meant}") from None
-    open_mode = {"mapped": mapped, "writable": mode != "r", "external": external, "remote": False}
+    open_mode = {"mapped": mapped, "writable": mode != "r", "external": external, "remote": False, "verify": verify}
     store = Store(handle, open_mode, at is not None)
     if mode == "w":
         with store.transaction(exclusive=True) as txn:
@@ -142,18 +149,24 @@ def open(
     return store
 
 
-def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str) -> Store:
+def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str, verify: bool) -> Store:
+    if verify:
+        message = "open with verify: a URL is read by ranges, which have no checksums; pull the store, which verifies it"
+        raise _errors.make("InvalidArgument", message)
     if mode != "r":
         message = f"open with mode {mode!r}: a URL can only be read; change a store on this machine, and push it"
         raise _errors.make("ReadOnly", message)
     wanted = None if at is None else _history.checked(at)
     handle = _stridemap.open_remote(url, wanted, timeout, external)
-    return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True}, at is not None)
+    return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True, "verify": False}, at is not None)
 
 
-def _open_file(path: str | os.PathLike[str], mode: str, at: At | None) -> File:
+def _open_file(path: str | os.PathLike[str], mode: str, at: At | None, verify: bool) -> File:
     from . import _files
 
+    if verify:
+        message = f"open with verify: {os.fsdecode(path)} is a file, which has no checksums; import_file makes a store of it"
+        raise _errors.make("InvalidArgument", message)
     if mode == "x":
         raise _errors.make("AlreadyExists", f"{os.fsdecode(path)}: a file has this path; choose another")
     if mode != "r" or at is not None:
@@ -635,6 +648,13 @@ class Store(Changes):
         self._check_writable()
         start, end = self._handle.append(checked_name(name), _rows(self, name, rows))
         return range(start, end)
+
+    def prefetch(self, names: Iterable[str] | None = None, *, progress: _progress.Progress | bool | None = None) -> None:
+        """Read tensors, or all, from the disk into memory that the system can reclaim: see `SnapshotView.prefetch`.
+
+        >>> store.prefetch()
+        """
+        self.snapshot().prefetch(names, progress=progress)
 
     def verify(self, *, progress: _progress.Progress | bool | None = None) -> list[str]:
         """Check the metadata and all sealed bytes. Return a line for each finding: an empty list if all is whole.

@@ -414,3 +414,50 @@ def test_messages_name_no_function_of_rust(store: stridemap.Store) -> None:
 def test_timeout_is_a_number(path: Path) -> None:
     with pytest.raises(ValueError, match="timeout"):
         stridemap.open(path, "x", timeout=float("nan"))
+
+
+def test_prefetch_reads_tensors_and_reports_their_bytes(store: stridemap.Store) -> None:
+    store.update({"a": np.arange(1_000_000), "b": np.ones(3)})
+    store.save_view("a_t", store["a"].view((1000, 1000)).T)
+    seen: list[tuple[int, int]] = []
+    assert store.prefetch(progress=lambda *state: seen.append(state)) is None
+    assert seen[-1][0] == 8_000_024 and seen[-1][1] == 16_000_024
+    store.snapshot().prefetch(["b"], progress=lambda *state: seen.append(state))
+    assert seen[-1] == (24, 24)
+    store.prefetch(name for name in ["a", "b"])
+    with pytest.raises(KeyError, match="c"):
+        store.prefetch(["c"])
+    with pytest.raises(TypeError, match="int"):
+        store.prefetch([1])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_store_that_verifies_raises_an_error_instead_of_a_wrong_element(tmp_path: Path, mapped: bool) -> None:
+    path = tmp_path / "x.smap"
+    with stridemap.open(path, "x") as store:
+        store.update(good=[1, 2], bad=np.zeros(2_000_000))
+        file = path / "storages" / f"{store['bad'].storage_id:016x}.bin"
+    data = bytearray(file.read_bytes())
+    data[3_000_000] ^= 1
+    file.unlink()
+    file.write_bytes(data)
+    with stridemap.open(path, mapped=mapped) as store:
+        assert store["bad"].numpy().sum() != 0
+    with stridemap.open(path, mapped=mapped, verify=True) as store:
+        assert store["good"].tolist() == [1, 2] and store["bad"][:10].numpy().sum() == 0
+        sent = pickle.loads(pickle.dumps(store))
+        for bad in (store["bad"], sent["bad"], pickle.loads(pickle.dumps(store["bad"]))):
+            for read in (bad.numpy, bad.torch, bad.tolist, lambda bad=bad: bad[370_000:380_000].numpy()):
+                with pytest.raises(stridemap.DamagedError, match='read "bad": .*at byte 2097152'):
+                    read()
+        with pytest.raises(stridemap.DamagedError, match="bad"):
+            store.prefetch()
+        assert store["bad"][:10].numpy().sum() == 0
+
+
+def test_only_stores_on_this_machine_can_be_verified_while_they_are_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones(2))
+    with pytest.raises(stridemap.ArgumentError, match="import_file"):
+        stridemap.open(tmp_path / "x.npy", verify=True)
+    with pytest.raises(stridemap.ArgumentError, match="pull"):
+        stridemap.open("s3://bucket/x.smap", verify=True)

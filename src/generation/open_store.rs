@@ -35,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) durability: Durability,
     pub(crate) lock_wait: LockWait,
     pub(crate) access: AccessOptions,
+    /// Whether each chunk of a sealed storage is verified when it is first read.
+    pub(crate) verifies_reads: bool,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             durability: Durability::Full,
             lock_wait: LockWait { timeout: Duration::from_secs(30), on_wait: None },
             access: AccessOptions::default(),
+            verifies_reads: false,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | advice | what the kernel is told about how a mapping is read | `map/advice.rs` |
 //! | address space | what a mapping reserves, so that a storage can grow without moving | `map/address_space.rs` |
+//! | checked chunk | a chunk that a handle which verifies what it reads has compared with its digest | `digest/chunk_checks.rs` |
 //! | chunk digest | the digest of 1 MiB of a sealed storage, compared when it is read | `digest/verified_reader.rs` |
 //! | external file | a file outside the store that a storage uses in place | `file/external_file.rs`, `file/open_external.rs` |
 //! | file registry | what this process maps and locks each file as, so that two kinds never meet in one file | `map/file_registry.rs` |
@@ -40,6 +41,7 @@ mod map;
 mod open_file;
 mod read_ahead;
 
+pub(crate) use digest::chunk_checks::{CheckedChunks, ChunkChecks};
 pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without};
 pub(crate) use digest::verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
 pub(crate) use file::backing::{Identity, Storage, Stored};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::loader::Loader;
+use super::loader::{CheckedStorages, Loader};
 use super::options::StoreOptions;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
@@ -76,7 +76,15 @@ impl fmt::Debug for Store {
 
 impl Store {
     pub(super) fn new(disk: Arc<dyn Disk>, store: OpenStore, permit: Option<MapPermit>) -> Self {
-        Store { loader: Arc::new(Loader { disk, store, permit, tails: KnownTails::default() }) }
+        Store {
+            loader: Arc::new(Loader {
+                disk,
+                store,
+                permit,
+                tails: KnownTails::default(),
+                checked: CheckedStorages::default(),
+            }),
+        }
     }
 
     /// Creates an empty store at a path that does not exist, or in an empty directory, which keeps its owner and

@@ -1,14 +1,17 @@
 //! Opens the storages of tensors, each once per handle.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stridemap_format::{Error as FormatError, RecordKind, Rule, StorageRecord, TensorRecord};
 
 use crate::disk::Disk;
 use crate::error::{Context, Error, Result};
 use crate::generation::{self, Generation, OpenStore, StoreDir};
-use crate::storage::{Identity, InPlaceContext, KnownTails, MapPermit, Storage, Stored};
+use crate::storage::{
+    CheckedChunks, ChunkChecks, Identity, InPlaceContext, KnownTails, MapPermit, Storage, Stored,
+};
 use crate::tensor::Tensor;
 
 /// Turns records into tensors. All tensors on a storage share one open file.
@@ -20,6 +23,22 @@ pub(super) struct Loader {
     pub(super) permit: Option<MapPermit>,
     /// The digests of the last chunks of the storages that this handle has appended to.
     pub(super) tails: KnownTails,
+    pub(super) checked: CheckedStorages,
+}
+
+/// The chunks that a handle which verifies what it reads has checked, by the id of their storage.
+#[derive(Debug, Default)]
+pub(super) struct CheckedStorages(Mutex<HashMap<u64, Arc<CheckedChunks>>>);
+
+impl CheckedStorages {
+    /// Returns the checked chunks of a storage. Now and then, drops those of storages that `is_needed` does not know.
+    fn of(&self, id: u64, is_needed: impl Fn(u64) -> bool) -> Arc<CheckedChunks> {
+        let mut checked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if checked.len() == checked.capacity() && !checked.contains_key(&id) {
+            checked.retain(|&id, chunks| Arc::strong_count(chunks) > 1 || is_needed(id));
+        }
+        Arc::clone(checked.entry(id).or_default())
+    }
 }
 
 impl Loader {
@@ -34,7 +53,11 @@ impl Loader {
         name: &str,
         record: &TensorRecord,
     ) -> Result<Tensor> {
-        self.open_tensor(generation, record).context(format_args!("load {name:?}"))
+        let tensor = self.open_tensor(generation, record).context(format_args!("load {name:?}"))?;
+        if let Some(checks) = tensor.storage().checks() {
+            checks.note_loaded(name, &record.header);
+        }
+        Ok(tensor)
     }
 
     fn open_tensor(&self, generation: &Generation, record: &TensorRecord) -> Result<Tensor> {
@@ -78,6 +101,13 @@ impl Loader {
         let path = store.paths.storage(id);
         let record = self.record(generation, id)?;
         let kind = record.kind.clone();
+        let is_needed = |id| !generation.storage(id).is_ok_and(|record| record.is_none());
+        let checks = match store.options.verifies_reads {
+            true => ChunkChecks::open(&*store.disk, &store.paths, (id, &record), || {
+                self.checked.of(id, is_needed)
+            }),
+            false => Ok(None),
+        };
         let stored = Stored { store: store.uuid, id, record };
         let storage = match kind {
             RecordKind::External(external) => {
@@ -91,6 +121,9 @@ impl Loader {
         // too, which this detects.
         generation.check_named(&*store.disk)?;
         let storage = storage?;
+        if let Some(checks) = checks? {
+            storage.verify_reads(checks);
+        }
         store.storages.insert(generation.number(), id, &storage);
         Ok(storage)
     }

@@ -182,6 +182,34 @@ impl StoreOptions {
         self
     }
 
+    /// Sets whether elements are verified when they are read or borrowed for the first time through this handle. By default
+    /// they are not: what the disk has changed is then a wrong value, until [`verify`](Store::verify) finds it.
+    ///
+    /// Elements of sealed storages are verified by chunks of 1 MiB, each once for a handle, its clones and its snapshots.
+    /// A view needs only the chunks that its elements are in. A chunk that was changed is an error, which names the file,
+    /// the place and the tensors, and it is an error again each time. A first read takes one pass over the chunks more, at
+    /// the speed of memory. [`Tensor::prefetch_all`](crate::Tensor::prefetch_all) makes this pass for many tensors at once.
+    ///
+    /// Mutable, live and external storages have no digests, so their elements are not verified. Nor is it noticed if the
+    /// disk returns other bytes for a chunk later, when the kernel has dropped it from memory and reads it again.
+    ///
+    /// ```
+    /// # use stridemap::{ErrorKind, Store, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.smap");
+    /// Store::create(&path)?.save("x", &[1u8, 2, 3])?;
+    /// std::fs::write(path.join("storages/0000000000000001.bin"), [1, 2, 4])?;
+    /// assert_eq!(Store::open(&path)?.load("x")?.read::<u8>()?, [1, 2, 4]); // wrong
+    /// let damage = StoreOptions::new().verify_on_read(true).open(&path)?.load("x")?.read::<u8>().unwrap_err();
+    /// assert_eq!(damage.kind(), ErrorKind::Corrupt);
+    /// assert!(damage.to_string().starts_with("read \"x\": "));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn verify_on_read(mut self, is_wanted: bool) -> Self {
+        self.options.verifies_reads = is_wanted;
+        self
+    }
+
     /// Sets the file system to use instead of the real one, for crash tests.
     #[cfg(feature = "simulation")]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {

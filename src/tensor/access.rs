@@ -169,7 +169,7 @@ impl Tensor {
             );
             return Err(Error::new(ErrorKind::NeedsCopy, message));
         }
-        self.borrow_span_in(op, self.storage().borrow())
+        self.borrow_span_in(op, self.borrow_storage()?)
     }
 
     /// Like `borrow_span`, but for the given bytes of the storage.

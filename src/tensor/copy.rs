@@ -39,7 +39,7 @@ macro_rules! of_width {
 
 /// Copies all elements into `out`, whose length is their size in bytes.
 pub(super) fn gather(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
-    gather_from(tensor.storage().borrow(), tensor, out)
+    gather_from(tensor.borrow_storage()?, tensor, out)
 }
 
 /// Copies all elements from `bytes`, the bytes of the storage, or from its file if they cannot be borrowed.
@@ -329,6 +329,10 @@ fn gather_places_of<const W: usize>(
     out: &mut [u8],
 ) -> Result<()> {
     if let Some(bytes) = storage.borrow() {
+        if storage.checks().is_some() {
+            let range = |&place: &usize| (place * W) as u64..((place + run) * W) as u64;
+            places.iter().map(range).try_for_each(|range| storage.check(range))?;
+        }
         kernel::gather::<W>(bytes, out, places, run);
         return Ok(());
     }

@@ -226,7 +226,7 @@ impl ExclusiveGuard<'_> {
         let (mut left, mut buffer, mut narrow) = (Vec::new(), Vec::new(), Vec::new());
         self.rewrite(op_name, OldElements::Needed, operand.as_slice(), |elements, operands| {
             let borrowed = operands.first().filter(|operand| operand.dtype() == wide);
-            let borrowed = borrowed.and_then(Tensor::borrow_bytes);
+            let borrowed = borrowed.map(Tensor::borrow_bytes).transpose()?.flatten();
             if let (Some(operand), None) = (operands.first(), borrowed) {
                 resize_discarding(&mut right, operand.numel() * wide.itemsize())?;
                 if common == wide {

@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
-use stridemap_format::DType;
+use stridemap_format::{CHUNK_BYTES, DType};
 
 use super::{Source, Tensor, copy};
 use crate::error::{ErrorKind, Result};
+use crate::layout::for_each_range;
 use crate::parallel;
 use crate::storage::{ReadLock, resize_discarding};
 
@@ -48,7 +49,7 @@ impl Source for Tensor {
         if self.numel() == 0 {
             return Ok(());
         }
-        if let Some(bytes) = self.borrow_bytes() {
+        if let Some(bytes) = self.borrow_bytes()? {
             return sink(bytes);
         }
         gather_in_order(&*self.steady()?, sink)
@@ -126,10 +127,29 @@ pub(super) fn gather_into(tensor: &Tensor, buffer: &mut Vec<u8>) -> Result<()> {
 
 impl Tensor {
     /// Returns the bytes of all elements if they are contiguous in memory.
-    pub(super) fn borrow_bytes(&self) -> Option<&[u8]> {
-        let bytes = self.storage().borrow().filter(|_| self.is_contiguous())?;
+    pub(super) fn borrow_bytes(&self) -> Result<Option<&[u8]>> {
+        let bytes = if self.is_contiguous() { self.borrow_storage()? } else { None };
         let start = self.storage_offset() * self.dtype().itemsize();
-        bytes.get(start..start + self.nbytes())
+        Ok(bytes.and_then(|bytes| bytes.get(start..start + self.nbytes())))
+    }
+
+    /// Returns the bytes of the storage if they are in memory. Those of the elements are verified, if the handle verifies
+    /// what it reads.
+    pub(super) fn borrow_storage(&self) -> Result<Option<&[u8]>> {
+        let storage = self.storage();
+        let Some(bytes) = storage.borrow() else { return Ok(None) };
+        if storage.checks().is_some() {
+            let mut checked = Ok(());
+            // A gap that is shorter than a chunk contains none.
+            let inside = for_each_range(self.header(), storage.length_bytes(), CHUNK_BYTES - 1, |range| {
+                if checked.is_ok() {
+                    checked = storage.check(range);
+                }
+            });
+            debug_assert!(inside.is_ok(), "{self:?} leaves its storage");
+            checked?;
+        }
+        Ok(Some(bytes))
     }
 }
 

@@ -103,11 +103,17 @@ def load_file(place: Place, device: Device = "cpu", *, prefix: str = "") -> dict
     >>> load_file(store)["x"][1]
     tensor([3, 4, 5])
     """
-    prefix = ended(prefix)
+    return _load(place, device, ended(prefix), prefetch=torch.device(device).type != "cpu")
+
+
+def _load(place: Place, device: Device, prefix: str, prefetch: bool) -> dict[str, torch.Tensor]:
+    """Return the tensors of a store. `prefetch` says whether all elements will be read soon."""
     with reading(place) as opened:
         # All names are of one generation, also if another thread refreshes the store.
         source = opened if isinstance(opened, File) else opened.snapshot()
         names = [name for name in source if name.startswith(prefix)]
+        if prefetch and not isinstance(source, File):
+            source.prefetch(names)
         ids = source._handle.storage_ids() if isinstance(source, File) else {}
         found = [source[name] for name in names]
         tensors = _torch_storages.to_torch(found, {}, [ids.get(name) for name in names])
@@ -188,7 +194,10 @@ def load_model(
     """
     check_first("load_model(model, place)", "the model", model, is_right=hasattr(model, "named_parameters"))
     tied = _tied(model)
-    state = load_file(place, prefix=prefix)
+    # On the device meta, and with `assign`, the mapped tensors are used as they are.
+    is_copied = not assign and any(tensor.device.type != "meta" for tensor in _torch_models.named(model).values())
+    is_moved = torch.device(device).type != "cpu"
+    state = _load(place, "cpu", ended(prefix), prefetch=is_copied or is_moved)
     loaded = [[name for name in names if name in state] for names in tied]
     for names in loaded:
         for name in names[1:]:

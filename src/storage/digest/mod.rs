@@ -1,4 +1,5 @@
 //! Reading with verification.
 
+pub(in crate::storage) mod chunk_checks;
 pub(in crate::storage) mod rewrite;
 pub(in crate::storage) mod verified_reader;

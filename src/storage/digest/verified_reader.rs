@@ -1,10 +1,10 @@
-//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and salvage read this way;
-//! loads do not.
+//! Reads chunks of a sealed storage and checks their digests. Compaction, copies, verify and salvage read this way. A
+//! handle that verifies what it reads checks chunks where they are: see `chunk_checks`.
 
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::storage::grow::writer::StorageWriter;
 use crate::storage::open_file::{OpenContext, broken, check_length, read_error};
 use crate::storage::read_ahead::ReadAhead;
-use crate::storage::resize_discarding;
+use crate::storage::{resize_discarding, zeroed};
 
 /// The number of chunk digests in memory at a time. It is limited because a record may claim any number of chunks.
 const PIECE_DIGESTS: u64 = 256;
@@ -208,8 +208,7 @@ impl VerifiedStorage {
     }
 
     fn damage(&self, index: u64) -> Error {
-        let detail = format!("the {}-byte chunk starting here was changed", self.chunk.len());
-        Error::corrupt(&self.path, FormatError::new(Rule::ChunkDigest, detail).at(index * CHUNK_BYTES))
+        chunk_damage(&self.path, index, self.chunk.len() as u64)
     }
 
     fn stated_digest(&self, index: u64) -> Result<Option<Digest>> {
@@ -226,6 +225,22 @@ impl VerifiedStorage {
     /// Returns up to `count` digests of full chunks from the `.sum` file, fewer at its end.
     fn digests(&self, first: u64, count: u64) -> Result<Vec<Digest>> {
         self.sum.as_ref().map_or(Ok(Vec::new()), |sum| sum.digests(first, count))
+    }
+
+    /// Returns the digests of all full chunks.
+    ///
+    /// # Errors
+    /// `Io`; `OutOfMemory`.
+    pub(super) fn into_digests(self) -> Result<Vec<Digest>> {
+        let count = full_chunk_count(self.length_bytes);
+        let mut digests: Vec<Digest> = zeroed(usize::try_from(count).unwrap_or(usize::MAX))?;
+        for (first, piece) in
+            (0..).step_by(PIECE_DIGESTS as usize).zip(digests.chunks_mut(PIECE_DIGESTS as usize))
+        {
+            let stated = self.digests(first, piece.len() as u64)?;
+            piece.iter_mut().zip(stated).for_each(|(digest, stated)| *digest = stated);
+        }
+        Ok(digests)
     }
 
     fn check_digests(&self) -> Result<()> {
@@ -257,6 +272,12 @@ impl VerifiedStorage {
         }
         Ok(chain.link() == self.sealed.chunks)
     }
+}
+
+/// Returns the error for a chunk of the file at `path` that does not match its digest.
+pub(super) fn chunk_damage(path: &Path, index: u64, chunk_bytes: u64) -> Error {
+    let detail = format!("the {chunk_bytes}-byte chunk starting here was changed");
+    Error::corrupt(path, FormatError::new(Rule::ChunkDigest, detail).at(index * CHUNK_BYTES))
 }
 
 /// Every chunk is verified before any of its bytes are passed on.

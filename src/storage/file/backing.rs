@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stridemap_format::{External, RecordKind, Sealed, StorageRecord, Uuid};
 
 use super::external_file::ExternalFile;
+use super::heap_bytes::resize_discarding;
 use super::in_place::{InPlaceContext, InPlaceFile, Opened};
 use super::live::LiveFile;
 use super::mutable::MutableFile;
@@ -17,6 +18,7 @@ use super::read_file::ReadFile;
 use crate::disk::kept::KeptQuota;
 use crate::disk::{Access, Disk, DiskFile, FileId, FileStat, ForkCheck};
 use crate::error::{Error, ErrorKind, Result};
+use crate::storage::digest::chunk_checks::ChunkChecks;
 use crate::storage::map::advice::Hint;
 use crate::storage::map::mapping::{MapPermit, Mapping};
 use crate::storage::open_file::{MapError, OpenContext, check_length, open_whole};
@@ -50,6 +52,8 @@ pub(crate) struct Storage {
     pub(super) place: Option<(FileId, u64)>,
     pub(super) length_bytes: u64,
     pub(super) bytes: Bytes,
+    /// Set for a sealed storage of a handle that verifies what it reads.
+    pub(super) checks: OnceLock<ChunkChecks>,
 }
 
 pub(super) enum Bytes {
@@ -73,6 +77,7 @@ impl Storage {
             place: None,
             length_bytes,
             bytes: Bytes::Heap(Box::new(bytes)),
+            checks: OnceLock::new(),
         })
     }
 
@@ -81,7 +86,7 @@ impl Storage {
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
         let place = Some((file.id(), offset_bytes));
-        Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes })
+        Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes, checks: OnceLock::new() })
     }
 
     /// Opens the storage of a store at `path`, and maps it if that is permitted. `context` is called for a storage that
@@ -128,7 +133,7 @@ impl Storage {
             _ => Bytes::File(ReadFile::of(file, path)),
         };
         let identity = Identity::Stored { store, id, record };
-        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
+        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes, checks: OnceLock::new() }))
     }
 
     /// Opens a mutable storage that has lost its mark, to copy what is left of it. No process locks such a file, so none
@@ -141,7 +146,7 @@ impl Storage {
         let length_bytes = record.length_bytes;
         let bytes = Bytes::File(ReadFile::of(open_whole(disk, path, length_bytes)?, path));
         let identity = Identity::Stored { store, id, record };
-        Ok(Arc::new(Storage { identity, place: None, length_bytes, bytes }))
+        Ok(Arc::new(Storage { identity, place: None, length_bytes, bytes, checks: OnceLock::new() }))
     }
 
     /// Opens an external storage of a store, and maps its file if that is permitted.
@@ -177,7 +182,7 @@ impl Storage {
             }
         };
         let identity = Identity::Stored { store, id, record };
-        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes }))
+        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes, checks: OnceLock::new() }))
     }
 
     /// Returns a storage of the first `length_bytes` of a file that a transaction is still writing.
@@ -188,7 +193,13 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::File(ReadFile::of(Arc::clone(file), path));
-        Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
+        Arc::new(Storage {
+            identity: Identity::Staged { transaction, id },
+            place: None,
+            length_bytes,
+            bytes,
+            checks: OnceLock::new(),
+        })
     }
 
     /// Returns a storage of a range of an external file that a transaction is about to commit.
@@ -199,7 +210,13 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
-        Arc::new(Storage { identity: Identity::Staged { transaction, id }, place: None, length_bytes, bytes })
+        Arc::new(Storage {
+            identity: Identity::Staged { transaction, id },
+            place: None,
+            length_bytes,
+            bytes,
+            checks: OnceLock::new(),
+        })
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -244,7 +261,30 @@ impl Storage {
         matches!(&self.bytes, Bytes::File(own) if own.has_failed())
     }
 
-    /// Returns the bytes if they are on the heap or mapped.
+    /// Has the chunks of a sealed storage verified when they are first read.
+    pub(crate) fn verify_reads(&self, checks: ChunkChecks) {
+        // Who opens a storage sets them, before it is shared.
+        let _ = self.checks.set(checks);
+    }
+
+    /// Returns what verifies reads, if they are verified.
+    pub(crate) fn checks(&self) -> Option<&ChunkChecks> {
+        self.checks.get()
+    }
+
+    /// Verifies the chunks of a range that were not used before, if reads are verified. For bytes that are borrowed:
+    /// [`read_at`](Self::read_at) verifies those that it reads from a file.
+    ///
+    /// # Errors
+    /// `Corrupt` for a chunk that was changed.
+    pub(crate) fn check(&self, range: Range<u64>) -> Result<()> {
+        match (self.checks.get(), self.borrow()) {
+            (Some(checks), Some(bytes)) => checks.check(range, bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the bytes if they are on the heap or mapped. [`check`](Self::check) those that are used.
     pub(crate) fn borrow(&self) -> Option<&[u8]> {
         match &self.bytes {
             Bytes::None => Some(&[]),
@@ -297,7 +337,13 @@ impl Storage {
             return Ok(());
         }
         match &self.bytes {
-            Bytes::File(own) => return own.read_at(buf, offset_bytes, self.length_bytes),
+            Bytes::File(own) => {
+                let read = |buf: &mut [u8], at| own.read_at(buf, at, self.length_bytes);
+                return match self.checks.get() {
+                    Some(checks) => checks.read_at(buf, offset_bytes, read),
+                    None => read(buf, offset_bytes),
+                };
+            }
             Bytes::Range(file, start_bytes) => {
                 let end_bytes = offset_bytes.checked_add(buf.len() as u64);
                 let is_inside = end_bytes.is_some_and(|end| end <= self.length_bytes);
@@ -314,6 +360,7 @@ impl Storage {
         }
         let start = usize::try_from(offset_bytes).ok();
         let range = start.and_then(|start| Some(start..start.checked_add(buf.len())?));
+        self.check(offset_bytes..offset_bytes.saturating_add(buf.len() as u64))?;
         let bytes = range.and_then(|range| self.borrow()?.get(range));
         buf.copy_from_slice(bytes.ok_or_else(|| self.out_of_range(buf, offset_bytes))?);
         Ok(())
@@ -358,6 +405,32 @@ impl Storage {
         if let Some(file) = file {
             hint.pass_to_kernel(file, start_bytes + range.start..start_bytes + range.end);
         }
+    }
+
+    /// Reads a range of bytes inside the storage from the disk into the page cache, waits for it, and verifies it if reads
+    /// are verified. `buffer` is used if they are not mapped. Bytes on the heap need no read. The lock of a mutable storage
+    /// is not needed, because what is read is not used.
+    pub(crate) fn fetch(&self, range: Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
+        let (start, end) = (range.start, range.end);
+        let mut read = |read: &dyn Fn(&mut [u8]) -> Result<()>| {
+            resize_discarding(buffer, (end - start) as usize)?;
+            read(buffer)
+        };
+        match &self.bytes {
+            Bytes::None | Bytes::Heap(_) => Ok(()),
+            Bytes::Mapped(mapping, offset) => mapping
+                .populate((offset + start) as usize..(offset + end) as usize)
+                .map_err(|e| Error::io("read storage", Path::new(&self.identity.to_string()), e))
+                .and_then(|()| self.check(range)),
+            Bytes::File(_) | Bytes::Range(..) => read(&|buffer| self.read_at(buffer, start)),
+            Bytes::Mutable(file, _) => read(&|buffer| file.in_place().read_at(buffer, start)),
+            Bytes::Live(file) => read(&|buffer| file.in_place().read_at(buffer, start)),
+        }
+    }
+
+    /// Returns the file that contains the bytes, and where in it they begin. `None` on the heap.
+    pub(crate) fn place(&self) -> Option<(FileId, u64)> {
+        self.place
     }
 
     fn out_of_range(&self, buf: &[u8], offset_bytes: u64) -> Error {

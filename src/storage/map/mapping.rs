@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
+use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
@@ -138,6 +139,34 @@ impl Mapping {
         let resized = resized.map(|advice| unsafe { madvise(first.cast(), end - start, advice) });
         // Reads work without the hints.
         let _ = (advised, resized);
+    }
+
+    /// Reads the pages of a range of bytes from the disk, and waits for them. Touching them is then no page fault.
+    ///
+    /// # Errors
+    /// `EFAULT` if the disk cannot read them.
+    pub(in crate::storage) fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        let start = range.start / page_size() * page_size();
+        let end = range.end.min(self.length_bytes);
+        if start >= end {
+            return Ok(());
+        }
+        if end - start < HUGE_PAGE_BYTES {
+            // Without this, the kernel would read a huge page around them.
+            self.advise(range, Hint::WillNeed);
+        }
+        let first = self.region.map.as_mut_ptr().wrapping_add(start);
+        // SAFETY:
+        // - in bounds: as in `advise`. The pages are in the file, by the stat in `of`, and stay there, as in `bytes`;
+        // - no change: this advice reads pages, and changes neither the bytes nor the addresses.
+        match unsafe { madvise(first.cast(), end - start, Advice::LinuxPopulateRead) } {
+            // Linux before 5.14 does not know the advice. It reads in the background instead.
+            Err(Errno::INVAL) => {
+                self.advise(start..end, Hint::WillNeed);
+                Ok(())
+            }
+            populated => Ok(populated?),
+        }
     }
 }
 

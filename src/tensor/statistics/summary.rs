@@ -127,7 +127,7 @@ fn summarize_as<T: Number>(
         },
         |(piece, mut first)| {
             let (mut gathered, mut decoded) = lock().pop().unwrap_or_default();
-            let bytes = match piece.borrow_bytes() {
+            let bytes = match piece.borrow_bytes()? {
                 Some(bytes) => bytes,
                 None => {
                     gather_into(&piece, &mut gathered)?;

@@ -10,3 +10,4 @@ mod salvages;
 mod support;
 mod tables;
 mod unread;
+mod verified_reads;

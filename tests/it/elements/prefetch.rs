@@ -1,4 +1,4 @@
-//! Which pages of a file hints load, and how views of files that are not mapped are read.
+//! Which pages of a file hints and prefetches load, and how views of files that are not mapped are read.
 #![allow(clippy::single_range_in_vec_init, reason = "these are lists of ranges of bytes")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,10 @@ fn rows(count: usize) -> Tensor {
 /// Returns the file of the only storage.
 fn storage_file(store: &Path) -> PathBuf {
     fs::read_dir(store.join("storages")).unwrap().next().unwrap().unwrap().path()
+}
+
+fn storage_file_of(store: &Path, id: u64) -> PathBuf {
+    store.join(format!("storages/{id:016x}.bin"))
 }
 
 /// Removes the pages of a file from the page cache. Returns false if the file system keeps them.
@@ -149,6 +153,68 @@ fn a_prefetch_loads_mutable_and_live_storages_and_needs_no_file() {
     x.prefetch();
     x.advise(Advice::Sequential);
     assert_eq!(x.get::<u8>([0, 0]).unwrap(), 0);
+}
+
+#[test]
+fn prefetching_many_tensors_reads_each_byte_once_in_the_order_of_the_files_and_waits_for_it() {
+    const COUNT: usize = 256;
+    let (_dir, path, store) = new_fast_store();
+    store.save("x", &rows(COUNT)).unwrap();
+    store.save("y", &rows(80)).unwrap();
+    store.write(|txn| (0..40u8).try_for_each(|i| txn.save(&format!("small{i:02}"), &vec![i; 100]))).unwrap();
+    let reads = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&reads);
+    let disk = Hooked::after(move |operation, path| {
+        *seen.lock().unwrap() += usize::from(
+            operation == "read_exact_at" && path.parent().is_some_and(|dir| dir.ends_with("storages")),
+        );
+    });
+    let counts = Arc::clone(&disk.counts);
+    let unmapped = fast().disk(Arc::new(disk)).open(&path).unwrap();
+    let mut read_bytes = 0;
+    let mut prefetch = |tensors: &[Tensor]| {
+        *reads.lock().unwrap() = 0;
+        (counts.lock().unwrap().data_read_bytes, read_bytes) = (0, 0);
+        Tensor::prefetch_all(tensors, |bytes| read_bytes += bytes).unwrap();
+        assert_eq!(read_bytes, counts.lock().unwrap().data_read_bytes);
+        (*reads.lock().unwrap(), read_bytes)
+    };
+    let x = unmapped.load("x").unwrap();
+    let whole = (COUNT * ROW_BYTES) as u64;
+    assert_eq!(prefetch(&[x.t().unwrap(), x.clone(), x.narrow(0, 3, 9).unwrap()]), (4, whole));
+    let far = x.index(ix![5..;60, 9000..12000]).unwrap();
+    assert_eq!(prefetch(&[far.flip([0, 1]).unwrap()]), (5, 5 * 3000), "far rows");
+    let near = x.narrow(0, 40, 10).unwrap().view([80, ROW_BYTES / 8]).unwrap().index(ix![..;2]).unwrap();
+    assert_eq!(prefetch(&[near]), (1, (ROW_BYTES * 10 - ROW_BYTES / 8) as u64), "short gaps are read");
+    assert_eq!(prefetch(&[x.narrow(0, 3, 0).unwrap(), rows(1)]), (0, 0), "nothing on disk");
+    let expanded = x.narrow(0, 7, 1).unwrap().expand([1 << 40, ROW_BYTES]).unwrap();
+    assert_eq!(prefetch(&[expanded]), (1, ROW_BYTES as u64));
+    // Small tensors of one storage take one read, in whatever order they are given. Each begins at a multiple of 64.
+    let small: Vec<Tensor> =
+        unmapped.snapshot().iter_loaded("small").unwrap().map(|it| it.unwrap().1).collect();
+    let mixed: Vec<Tensor> = [small[30..].to_vec(), vec![x], small[..30].to_vec()].concat();
+    assert_eq!(prefetch(&mixed), (5, whole + 39 * 128 + 100));
+
+    // All pages are in memory when it returns, and no other page.
+    let file = storage_file_of(&path, 1);
+    let mapped = open_mapped(&path);
+    for (name, rows, bytes) in [
+        (
+            "far",
+            ix![5..;60, 9000..12000],
+            (5..COUNT).step_by(60).map(|row| row * ROW_BYTES + 9000..row * ROW_BYTES + 12000).collect(),
+        ),
+        ("all", ix![.., ..], vec![0..COUNT * ROW_BYTES]),
+    ] {
+        let view = mapped.load("x").unwrap().index(rows).unwrap();
+        if !drop_pages(&file) {
+            return skip("STRIDEMAP_REQUIRE_ROOT", UNDROPPABLE);
+        }
+        Tensor::prefetch_all([&view], |_| ()).unwrap();
+        let pages = resident(&file);
+        assert!(bytes.iter().all(|bytes: &Range<usize>| !pages[pages_of(bytes)].contains(&false)), "{name}");
+        assert_loaded(&file, &bytes, name);
+    }
 }
 
 #[test]
