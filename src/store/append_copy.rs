@@ -5,7 +5,7 @@ use std::ops::Range;
 use stridemap_format::{RecordKind, TensorRecord};
 
 use super::append_rows::{check_rows, end_bytes, grown_record, row_count};
-use super::transaction::{Stage, Transaction};
+use super::transaction::Transaction;
 use super::write_elements::write_elements;
 use crate::error::{Context, Error, Result};
 use crate::generation::{Change, Changes};
@@ -68,11 +68,10 @@ impl Transaction<'_> {
         let source = source.map(|source| (source, added_bytes));
         let staged = self.copy_with_rows(op, name, &record, source);
         let staged = self.record_failure(staged.context(op))?;
-        let storage_id = match Changes::staged_index(record.storage_id).and_then(|at| self.staged.get_mut(at))
-        {
+        let storage_id = match Changes::staged_index(record.storage_id) {
             // The rows of the copy before are at the start of this one, so names that refer to it stay valid.
-            Some(stage) => {
-                *stage = Stage::Finished(staged);
+            Some(index) => {
+                self.staged.replace(index, staged);
                 record.storage_id
             }
             None => self.stage_finished(staged),
@@ -97,7 +96,7 @@ impl Transaction<'_> {
             // It was copied in this transaction, and has no digests on disk yet.
             Some(index) => {
                 let mut writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;
-                if let Some(Stage::Finished(copy)) = self.staged.get(index)
+                if let Some(copy) = self.staged.finished(index)
                     && let RecordKind::Sealed(sealed) = &copy.record().kind
                 {
                     writer.reserve_address_space(sealed.reserved_bytes);
