@@ -1,4 +1,4 @@
-//! Appending to a tensor that cannot grow where it is, because bytes that no tensor reaches follow it in its storage.
+//! Appending to a tensor that cannot grow where it is, because other bytes follow it in its storage.
 
 use std::ops::Range;
 
@@ -9,13 +9,15 @@ use super::transaction::Transaction;
 use super::write_elements::write_elements;
 use crate::error::{Context, Error, Result};
 use crate::generation::{Change, Changes};
-use crate::storage::{ByteSource, GrowthLock, StagedStorage, StorageWriter, VerifiedStorage};
+use crate::storage::{
+    ByteSource, GrowthLock, OWN_STORAGE_BYTES, StagedStorage, StorageWriter, VerifiedStorage,
+};
 use crate::tensor::Source;
 
 impl Transaction<'_> {
-    /// Whether an append must copy a tensor: bytes that no tensor reaches follow it in its storage, and nothing else
-    /// prevents it from growing. This is so after a restore, if an earlier or a later generation has more rows: those
-    /// bytes may be needed there.
+    /// Whether an append must copy a tensor: what follows it in its storage are bytes that no tensor reaches, or other
+    /// tensors that share a storage with it because it is small, and nothing else prevents it from growing. The former is so
+    /// after a restore, if an earlier or a later generation has more rows: those bytes may be needed there.
     pub(super) fn must_copy_to_append(&self, op: &str, name: &str, record: &TensorRecord) -> Result<bool> {
         let (id, header) = (record.storage_id, &record.header);
         if Changes::staged_index(id).is_some() {
@@ -25,10 +27,15 @@ impl Transaction<'_> {
             return Ok(false);
         }
         let storage = self.storage_record(op, id)?;
-        let is_shorter = end_bytes(header).is_some_and(|end| end < storage.length_bytes);
-        Ok(matches!(storage.kind, RecordKind::Sealed(_))
-            && is_shorter
-            && self.follower(name, id, storage.length_bytes)?.is_none())
+        let Some(end_bytes) = end_bytes(header).filter(|&end| end < storage.length_bytes) else {
+            return Ok(false);
+        };
+        if !matches!(storage.kind, RecordKind::Sealed(_)) {
+            return Ok(false);
+        }
+        let follower = self.follower(name, id, storage.length_bytes)?;
+        let is_small = (header.nbytes() as u64) < OWN_STORAGE_BYTES;
+        Ok(follower.is_none_or(|(_, start_bytes)| is_small && start_bytes >= end_bytes))
     }
 
     /// Takes the growth lock of the storage of a tensor that must be copied, and moves to the newest generation. Returns
