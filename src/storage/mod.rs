@@ -41,7 +41,7 @@ mod map;
 mod open_file;
 mod read_ahead;
 
-pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without};
+pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without, repacked_bytes};
 pub(crate) use digest::verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
 pub(crate) use file::backing::{Identity, Storage, Stored};
 pub use file::external_file::ExternalFile;
