@@ -196,13 +196,9 @@ def elements_of(value: Any, action: str) -> tuple[str, tuple[int, ...], np.ndarr
     `action` is what an error says was requested.
     """
     if "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
-        from ._torch_tensors import plain
+        from . import _torch_tensors
 
-        torch = sys.modules["torch"]
-        whole = plain(action, value).cpu().contiguous()
-        name = str(whole.dtype).removeprefix("torch.")
-        # A dimension of size 1 can have any stride, which `view` would not accept.
-        return name, tuple(whole.shape), whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
+        return _torch_tensors.elements_of_plain(_torch_tensors.plain(action, value))
     if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     array = np.asarray(without_mask(value, action))

@@ -49,16 +49,17 @@ def overlapping(ranges: Sequence[tuple[Hashable, int, int]]) -> list[list[int]]:
     groups: list[list[int]] = []
     last, last_end = None, 0
     places = {place: number for number, place in enumerate(dict.fromkeys(place for place, _, _ in ranges))}
-    order = sorted(range(len(ranges)), key=lambda index: (places[ranges[index][0]], *ranges[index][1:]))
-    for index in order:
-        place, start, end = ranges[index]
+    order = sorted((places[place], start, end, index) for index, (place, start, end) in enumerate(ranges))
+    for place, start, end, index in order:
         if groups and place == last and start < last_end:
             groups[-1].append(index)
             last_end = max(last_end, end)
         else:
             groups.append([index])
             last, last_end = place, end
-    return sorted(map(sorted, groups))
+    for group in groups:
+        group.sort()
+    return sorted(groups)
 
 
 def byte_range(offset: int, shape: Sequence[int], stride: Sequence[int], itemsize: int) -> tuple[int, int]:

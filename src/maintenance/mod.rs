@@ -76,6 +76,7 @@ mod needs;
 mod receive;
 mod rewrite;
 mod rewrite_candidates;
+mod rewriting;
 mod salvage;
 mod storage_tensors;
 mod tagged;

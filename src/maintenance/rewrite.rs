@@ -1,21 +1,22 @@
 //! Moves tensors to new storages that have only the bytes that the tensors reach.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
+use std::mem;
 use std::sync::Arc;
 
-use stridemap_format::{Header, StorageRecord, TensorRecord};
+use stridemap_format::{Header, TensorRecord};
 
 use super::rewrite_candidates::{Candidate, Candidates};
+use super::rewriting::{Rewriting, StagedCopy, is_packable};
 use super::storage_tensors::{StorageTensors, storages_with_tensors};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
-    Change, Changes, Collected, Draft, Generation, Moved, OnExisting, OpenStore, Relocation, by_processes,
+    Change, Changes, Collected, Draft, Generation, Moved, OnExisting, Relocation, by_processes,
     check_ids_left, publish,
 };
-use crate::layout::Repacked;
-use crate::storage::{GrowthLock, StagedStorage};
+use crate::storage::Stages;
 
 /// What a compaction did, or [`Store::materialize`](crate::Store::materialize), which rewrites external storages and
 /// deletes nothing.
@@ -25,9 +26,11 @@ use crate::storage::{GrowthLock, StagedStorage};
 pub struct Compacted {
     /// The number of storages that were rewritten.
     pub storage_count: u64,
+    /// The number of storages that they became: fewer, because small ones were joined.
+    pub new_storage_count: u64,
     /// Their total length before, in bytes.
     pub before_bytes: u64,
-    /// Their total length after, in bytes.
+    /// Their total length after, in bytes. In a storage that several were joined to, each begins at a multiple of 64 bytes.
     pub after_bytes: u64,
     /// What was deleted first, as by [`Store::gc`](crate::Store::gc).
     pub collected: Collected,
@@ -97,35 +100,32 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// A staged copy of a storage, and the lock that keeps the original from growing, if it can grow.
-pub(super) type Rewritten = (StagedStorage, Option<GrowthLock>);
-
-/// How storages of one kind are rewritten.
-pub(super) trait Rewrite {
-    /// Whether to rewrite a storage with this record, if that makes it `new_bytes` long.
-    fn is_wanted(&self, record: &StorageRecord, new_bytes: u64) -> bool;
-
-    /// Copies what `repacked` keeps to a staged storage. Returns `None` if another process is appending to the
-    /// storage.
-    fn copy(&mut self, storage: &StorageTensors, repacked: &Repacked) -> Result<Option<Rewritten>>;
-}
-
 /// Rewrites storages, one group per commit. Returns those that another process was appending to.
+///
+/// The small storages of one commit become one. If there are several commits, what they have made is merged again.
 pub(super) fn rewrite_all(
-    store: &OpenStore,
-    rewrite: &mut dyn Rewrite,
+    rewriting: &mut Rewriting<'_>,
     candidates: Vec<Candidate>,
     done: &mut Compacted,
 ) -> Result<Vec<Candidate>> {
-    let (mut rest, mut busy) = (Candidates::new(candidates), Vec::new());
-    while !rest.is_empty() {
-        let newest = store.newest()?;
-        let group = rest.next_group(&newest)?;
-        let remaining = rewrite_group(store, rewrite, (newest, group), done)?;
-        busy.extend(remaining.busy);
-        rest.put_back(remaining.without_room);
+    let store = rewriting.store;
+    let (mut rest, mut packs, mut busy) = (Candidates::new(candidates), Vec::new(), Vec::new());
+    let mut most_packs = usize::MAX;
+    loop {
+        while !rest.is_empty() {
+            let newest = store.newest()?;
+            let group = rest.next_group(&newest)?;
+            let remaining = rewrite_group(rewriting, (newest, group), done)?;
+            packs.extend(remaining.pack);
+            busy.extend(remaining.busy);
+            rest.put_back(remaining.without_room);
+        }
+        if packs.len() < 2 || packs.len() >= most_packs {
+            return Ok(busy);
+        }
+        most_packs = packs.len();
+        rest = Candidates::new(mem::take(&mut packs));
     }
-    Ok(busy)
 }
 
 /// The storages of a group that are still to be rewritten.
@@ -135,54 +135,74 @@ pub(super) struct Remaining {
     busy: Vec<Candidate>,
     /// The disk was full, but may have room after the commit.
     without_room: VecDeque<Candidate>,
+    /// A small storage that can be merged with those of other commits: the one that the small ones of this commit share
+    /// now.
+    pack: Option<Candidate>,
+}
+
+/// A storage that was copied: it moves with the commit, unless another commit changes it before.
+struct Moving {
+    candidate: Candidate,
+    /// The index of the staged storage, and whether it is the one that small storages share.
+    index: usize,
+    is_packed: bool,
+    before_bytes: u64,
+    after_bytes: u64,
 }
 
 /// Rewrites a group of storages in one commit, planned again on the newest generation. Only the names of the group
 /// are looked up. If the tensors found are not as many as a storage's record counts, the storage has changed and is
 /// skipped.
 pub(super) fn rewrite_group(
-    store: &OpenStore,
-    rewrite: &mut dyn Rewrite,
+    rewriting: &mut Rewriting<'_>,
     (newest, mut group): (Arc<Generation>, VecDeque<Candidate>),
     done: &mut Compacted,
 ) -> Result<Remaining> {
+    let store = rewriting.store;
     check_ids_left(&newest)?;
+    let only_joins = |candidate: &Candidate| candidate.packed_by.is_some() && !rewriting.is_worth(candidate);
+    if group.len() == 1 && group.front().is_some_and(only_joins) {
+        // There is nothing that it could share a storage with.
+        let pack = group.pop_front().map(|alone| Candidate { names: None, ..alone });
+        return Ok(Remaining { pack, ..Remaining::default() });
+    }
     let names = group.iter().map(|candidate| (candidate.id, candidate.names.as_deref().unwrap_or_default()));
     let mut storages = storages_with_tensors(&newest, names)?;
     let mut remaining = Remaining::default();
     let mut draft = Draft::new(newest);
-    let (mut staged, mut moved) = (Vec::new(), Vec::new());
+    let (mut stages, mut moving) = (Stages::default(), Vec::new());
     // The locks are released after the commit, before the writers' lock.
     let mut locks = Vec::new();
     while let Some(candidate) = group.pop_front() {
         let id = candidate.id;
         let Some(storage) = storages.remove(&id) else { continue };
         if storage.tensors.len() as u64 != storage.record.tensor_count {
-            done.skip(id, candidate.gain_bytes(), SkipReason::Changed);
+            rewriting.skip_changed(&candidate, done);
             continue;
         }
         let repacked = storage.repacked(store)?;
         let (before_bytes, after_bytes) = (storage.record.length_bytes, repacked.length_bytes);
         // It may have changed, and no longer be worth a rewrite.
-        if !rewrite.is_wanted(&storage.record, after_bytes) {
+        let is_packed = candidate.packed_by.is_some() && is_packable(&storage.record, after_bytes);
+        if !is_packed && !rewriting.is_wanted(&storage.record, after_bytes) {
             continue;
         }
-        match rewrite.copy(&storage, &repacked) {
-            Ok(Some((copy, lock))) => {
-                let new_id = Changes::provisional_id(staged.len());
-                let change = Change::Relocate(Box::new(relocation(storage, repacked.views, new_id)));
+        match rewriting.copy(&storage, (&repacked, is_packed), &mut stages) {
+            Ok(Some(StagedCopy { index, offset_bytes, added_bytes, lock })) => {
+                let place = (Changes::provisional_id(index), offset_bytes);
+                let change = Change::Relocate(Box::new(relocation(storage, repacked.views, place)));
                 draft.apply(change, OnExisting::Replace)?;
-                staged.push(copy);
                 locks.extend(lock);
-                moved.push((id, before_bytes, after_bytes));
+                moving.push(Moving { candidate, index, is_packed, before_bytes, after_bytes: added_bytes });
             }
             Ok(None) => remaining.busy.push(candidate),
             Err(e) if e.kind() == ErrorKind::Corrupt => {
-                done.skip(id, before_bytes - after_bytes, SkipReason::Damaged(e.to_string()));
+                let freed_bytes = before_bytes.saturating_sub(after_bytes);
+                done.skip(id, freed_bytes, SkipReason::Damaged(e.to_string()));
             }
             // Commit the storages copied so far, so that their copies are not lost. In a compaction, the commit also
             // frees space.
-            Err(e) if is_disk_full(&e) && !e.is_failed_sync() && !staged.is_empty() => {
+            Err(e) if is_disk_full(&e) && !e.is_failed_sync() && !moving.is_empty() => {
                 group.push_front(candidate);
                 remaining.without_room = group;
                 break;
@@ -193,17 +213,46 @@ pub(super) fn rewrite_group(
     if draft.changes.is_empty() {
         return Ok(remaining);
     }
+    let staged = stages.finish(store.is_durable())?;
     let lock = store.lock_writers()?;
-    let (_, used_staged) = publish(store, draft, staged, Vec::new(), &lock)?;
+    let (generation, used_staged) = publish(store, draft, staged, Vec::new(), &lock)?;
     drop((locks, lock));
-    for (index, (id, before_bytes, after_bytes)) in moved.into_iter().enumerate() {
-        if used_staged.contains(&index) {
+    let (mut pack, mut new_storages) = (None, BTreeSet::new());
+    for Moving { candidate, index, is_packed, before_bytes, after_bytes } in moving {
+        if !used_staged.contains(&index) || generation.storage(candidate.id)?.is_some() {
+            rewriting.skip_changed(&candidate, done);
+            continue;
+        }
+        new_storages.insert(index);
+        if candidate.is_pack {
+            // Its storages were counted when they were packed.
+            done.after_bytes = done.after_bytes.saturating_sub(before_bytes);
+            done.new_storage_count = done.new_storage_count.saturating_sub(1);
+        } else {
             done.storage_count += 1;
             done.before_bytes += before_bytes;
-            done.after_bytes += after_bytes;
-        } else {
-            done.skip(id, before_bytes - after_bytes, SkipReason::Changed);
         }
+        done.after_bytes += after_bytes;
+        if is_packed {
+            pack = pack.or(candidate.packed_by);
+        }
+    }
+    done.new_storage_count += new_storages.len() as u64;
+    if let Some(name) = pack
+        && let Some(TensorRecord { storage_id, .. }) = generation.tensor(&name)?
+        && let Some(record) = generation.storage(storage_id)?
+        && is_packable(&record, record.length_bytes)
+    {
+        let (length_bytes, tensor_count) = (record.length_bytes, record.tensor_count);
+        remaining.pack = Some(Candidate {
+            id: storage_id,
+            length_bytes,
+            new_bytes: length_bytes,
+            tensor_count,
+            packed_by: Some(name),
+            is_pack: true,
+            names: None,
+        });
     }
     Ok(remaining)
 }
@@ -214,12 +263,15 @@ fn is_disk_full(error: &Error) -> bool {
         .is_some_and(|e| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
 }
 
-/// Plans the move of a storage's tensors to the storage with the provisional id `new_id`.
-fn relocation(storage: StorageTensors, views: Vec<Header>, new_id: u64) -> Relocation {
+/// Plans the move of a storage's tensors to the storage with a provisional id, where its bytes begin at an offset in
+/// bytes.
+fn relocation(storage: StorageTensors, views: Vec<Header>, (new_id, offset_bytes): (u64, u64)) -> Relocation {
     let StorageTensors { id, record, tensors } = storage;
-    let moved = |((name, before), header): ((String, TensorRecord), Header)| {
-        let after = TensorRecord { header: header.into(), storage_id: new_id };
-        (name, Moved { before, after })
+    let moved = |((name, before), view): ((String, TensorRecord), Header)| {
+        let first_elem = offset_bytes as usize / view.dtype().itemsize();
+        let storage_offset = first_elem.saturating_add(view.storage_offset());
+        let header = view.with_storage_offset(storage_offset).into();
+        (name, Moved { before, after: TensorRecord { header, storage_id: new_id } })
     };
     let tensors: BTreeMap<String, Moved> = tensors.into_iter().zip(views).map(moved).collect();
     Relocation { storage_id: id, record, tensors }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::storage_tensors::StorageTensors;
 use crate::error::Result;
 use crate::generation::Generation;
 
@@ -10,9 +11,11 @@ use crate::generation::Generation;
 const COMMIT_BYTES: u64 = 64 << 20;
 const COMMIT_TENSORS: u64 = 1 << 20;
 
-/// How many storages one commit copies. Until the commit, each has three files open: the old bytes under their growth
-/// lock, the new bytes, and their digests. A process may open 1024 files by default, and has others open.
-const COMMIT_STORAGES: usize = 64;
+/// How many files one commit keeps open. Until the commit, a storage that is copied to one of its own has three: the old
+/// bytes under their growth lock, the new bytes, and their digests. One that shares a storage has only the first. A
+/// process may open 1024 files by default, and has others open.
+const COMMIT_FILES: usize = 192;
+const OWN_FILES: usize = 3;
 
 /// How many names are kept in memory, unless one storage has more.
 const KEPT_NAMES: u64 = 1 << 20;
@@ -24,13 +27,34 @@ pub(super) struct Candidate {
     pub(super) length_bytes: u64,
     pub(super) new_bytes: u64,
     pub(super) tensor_count: u64,
+    /// The first name of a tensor on it, if it is to share a storage with others.
+    pub(super) packed_by: Option<String>,
+    /// Whether a rewrite has made it: it holds the small storages of one commit.
+    pub(super) is_pack: bool,
     /// The names of its tensors; `None` until it is about to be rewritten.
     pub(super) names: Option<Vec<String>>,
 }
 
 impl Candidate {
+    pub(super) fn of(storage: &StorageTensors, new_bytes: u64, is_packed: bool) -> Self {
+        let first_name = storage.tensors.keys().next().filter(|_| is_packed);
+        Candidate {
+            id: storage.id,
+            length_bytes: storage.record.length_bytes,
+            new_bytes,
+            tensor_count: storage.record.tensor_count,
+            packed_by: first_name.cloned(),
+            is_pack: false,
+            names: None,
+        }
+    }
+
     pub(super) fn gain_bytes(&self) -> u64 {
         self.length_bytes.saturating_sub(self.new_bytes)
+    }
+
+    fn file_count(&self) -> usize {
+        if self.packed_by.is_some() { 1 } else { OWN_FILES }
     }
 }
 
@@ -41,9 +65,14 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// Smaller storages come first: on a full disk they make room for the others.
+    /// Smaller storages come first: on a full disk they make room for the others. Those that will share storages are in
+    /// the order of their names, which are often read in this order.
     pub(super) fn new(mut candidates: Vec<Candidate>) -> Self {
-        candidates.sort_unstable_by_key(|candidate| (candidate.new_bytes, candidate.id));
+        let key = |candidate: &Candidate| (candidate.packed_by.is_none(), candidate.new_bytes, candidate.id);
+        candidates.sort_unstable_by(|a, b| match (&a.packed_by, &b.packed_by) {
+            (Some(a_name), Some(b_name)) => (a_name, a.id).cmp(&(b_name, b.id)),
+            _ => key(a).cmp(&key(b)),
+        });
         Candidates { rest: candidates.into() }
     }
 
@@ -56,12 +85,13 @@ impl Candidates {
         if self.rest.front().is_some_and(|next| next.names.is_none()) {
             self.find_names(newest)?;
         }
-        let (mut group, mut size_bytes, mut tensor_count) = (VecDeque::new(), 0u64, 0u64);
+        let (mut group, mut size_bytes, mut tensor_count, mut file_count) = (VecDeque::new(), 0u64, 0u64, 0);
         while let Some(next) = self.rest.front().filter(|next| next.names.is_some()) {
             size_bytes = size_bytes.saturating_add(next.new_bytes);
             tensor_count = tensor_count.saturating_add(next.tensor_count);
+            file_count += next.file_count();
             let is_full =
-                size_bytes > COMMIT_BYTES || tensor_count > COMMIT_TENSORS || group.len() == COMMIT_STORAGES;
+                size_bytes > COMMIT_BYTES || tensor_count > COMMIT_TENSORS || file_count > COMMIT_FILES;
             if is_full && !group.is_empty() {
                 break;
             }

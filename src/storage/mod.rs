@@ -28,6 +28,7 @@
 //! | replacement | new bytes for a storage that is changed in place, from a copy of it elsewhere | `file/replace.rs` |
 //! | rewrite | copying the bytes of a storage to a new one, whole or without those that no tensor reaches | `digest/rewrite.rs` |
 //! | spool | an unfinished file of bytes that were received, and are not in their storages yet | `grow/spool.rs` |
+//! | stages | the staged storages of one commit, with one that small tensors share | `grow/stages.rs` |
 //! | staged storage | a file that is written, perhaps by other processes, and not yet published | `grow/staged_storage.rs`, `grow/writer.rs` |
 //! | storage | the bytes that tensors share, whatever holds them | `file/backing.rs` |
 //! | wait | how long a lock is waited for, and what is told meanwhile | `lock/lock_wait.rs` |
@@ -42,7 +43,7 @@ mod open_file;
 mod read_ahead;
 
 pub(crate) use digest::chunk_checks::{CheckedChunks, ChunkChecks};
-pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without};
+pub(crate) use digest::rewrite::{ByteSource, UnverifiedStorage, Without, repacked_bytes};
 pub(crate) use digest::verified_reader::{DamagedChunk, Unreadable, VerifiedStorage};
 pub(crate) use file::backing::{Identity, Storage, Stored};
 pub use file::external_file::ExternalFile;
@@ -61,6 +62,7 @@ pub(crate) use grow::growth::{Grown, Growth, GrowthLock};
 pub(crate) use grow::known_tails::KnownTails;
 pub(crate) use grow::spool::Spool;
 pub(crate) use grow::staged_storage::StagedStorage;
+pub(crate) use grow::stages::{OWN_STORAGE_BYTES, Stages};
 pub use grow::writeback::Writeback;
 pub(crate) use grow::writer::StorageWriter;
 pub(crate) use lock::lock_queue::Turn;

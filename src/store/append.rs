@@ -24,12 +24,11 @@ impl Store {
     /// Loaded tensors, snapshots and other names keep their size. To see the new rows, [`refresh`](Self::refresh) and
     /// load again. Dimension names are kept. Appending no rows changes nothing.
     ///
-    /// The tensor must be contiguous and the last in its sealed storage. If bytes that no tensor reaches follow it, as after
-    /// a [`restore`](Self::restore) of fewer rows, the first append copies it to a new storage. It is the last if it is:
-    ///
-    /// - made by [`create_growable`](Self::create_growable);
-    /// - a saved or imported tensor that has its own storage, as every tensor of at least 4 MiB has;
-    /// - the last of several smaller tensors saved in one transaction, which share a storage.
+    /// The tensor must be contiguous, and in a sealed storage. If it is not the last there, the first append copies it to a
+    /// storage of its own: a tensor of less than 4 MiB, which shares its storage with others of its transaction, or one that is
+    /// followed by bytes that no tensor reaches, as after a [`restore`](Self::restore) of fewer rows. Other tensors must be the
+    /// last, as each is that was made by [`create_growable`](Self::create_growable) or saved with 4 MiB or more. A view of some
+    /// rows is not, unless they are the last ones.
     ///
     /// Appends to one storage wait for each other, in all processes, up to the lock timeout. Rows that were written
     /// but not committed are overwritten by the next append.
@@ -367,21 +366,27 @@ impl Transaction<'_> {
     /// Explains what follows a tensor that is not last in its storage.
     fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
         Ok(match self.follower(name, storage_id, length_bytes)? {
-            Some(follower) => format!("{follower:?} follows it in the same storage"),
+            Some((follower, _)) => format!("{follower:?} follows it in the same storage"),
             None => "unreferenced bytes follow it in its storage".to_owned(),
         })
     }
 
-    /// Returns a different tensor that reaches the end of a storage.
-    pub(super) fn follower(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<Option<String>> {
+    /// Returns a different tensor that reaches the end of a storage, and where it begins, in bytes.
+    pub(super) fn follower(
+        &self,
+        name: &str,
+        storage_id: u64,
+        length_bytes: u64,
+    ) -> Result<Option<(String, u64)>> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
             if other.storage_id == storage_id
                 && other_name != name
                 && other.header.numel() > 0
-                && other.header.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
+                && let Ok(extent) = other.header.extent(length_bytes)
+                && extent.end_bytes() == length_bytes
             {
-                return Ok(Some(other_name));
+                return Ok(Some((other_name, extent.start_bytes())));
             }
         }
         Ok(None)

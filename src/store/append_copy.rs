@@ -1,21 +1,23 @@
-//! Appending to a tensor that cannot grow where it is, because bytes that no tensor reaches follow it in its storage.
+//! Appending to a tensor that cannot grow where it is, because other bytes follow it in its storage.
 
 use std::ops::Range;
 
 use stridemap_format::{RecordKind, TensorRecord};
 
 use super::append_rows::{check_rows, end_bytes, grown_record, row_count};
-use super::transaction::{Stage, Transaction};
+use super::transaction::Transaction;
 use super::write_elements::write_elements;
 use crate::error::{Context, Error, Result};
 use crate::generation::{Change, Changes};
-use crate::storage::{ByteSource, GrowthLock, StagedStorage, StorageWriter, VerifiedStorage};
+use crate::storage::{
+    ByteSource, GrowthLock, OWN_STORAGE_BYTES, StagedStorage, StorageWriter, VerifiedStorage,
+};
 use crate::tensor::Source;
 
 impl Transaction<'_> {
-    /// Whether an append must copy a tensor: bytes that no tensor reaches follow it in its storage, and nothing else
-    /// prevents it from growing. This is so after a restore, if an earlier or a later generation has more rows: those
-    /// bytes may be needed there.
+    /// Whether an append must copy a tensor: what follows it in its storage are bytes that no tensor reaches, or other
+    /// tensors that share a storage with it because it is small, and nothing else prevents it from growing. The former is so
+    /// after a restore, if an earlier or a later generation has more rows: those bytes may be needed there.
     pub(super) fn must_copy_to_append(&self, op: &str, name: &str, record: &TensorRecord) -> Result<bool> {
         let (id, header) = (record.storage_id, &record.header);
         if Changes::staged_index(id).is_some() {
@@ -25,10 +27,15 @@ impl Transaction<'_> {
             return Ok(false);
         }
         let storage = self.storage_record(op, id)?;
-        let is_shorter = end_bytes(header).is_some_and(|end| end < storage.length_bytes);
-        Ok(matches!(storage.kind, RecordKind::Sealed(_))
-            && is_shorter
-            && self.follower(name, id, storage.length_bytes)?.is_none())
+        let Some(end_bytes) = end_bytes(header).filter(|&end| end < storage.length_bytes) else {
+            return Ok(false);
+        };
+        if !matches!(storage.kind, RecordKind::Sealed(_)) {
+            return Ok(false);
+        }
+        let follower = self.follower(name, id, storage.length_bytes)?;
+        let is_small = (header.nbytes() as u64) < OWN_STORAGE_BYTES;
+        Ok(follower.is_none_or(|(_, start_bytes)| is_small && start_bytes >= end_bytes))
     }
 
     /// Takes the growth lock of the storage of a tensor that must be copied, and moves to the newest generation. Returns
@@ -68,11 +75,10 @@ impl Transaction<'_> {
         let source = source.map(|source| (source, added_bytes));
         let staged = self.copy_with_rows(op, name, &record, source);
         let staged = self.record_failure(staged.context(op))?;
-        let storage_id = match Changes::staged_index(record.storage_id).and_then(|at| self.staged.get_mut(at))
-        {
+        let storage_id = match Changes::staged_index(record.storage_id) {
             // The rows of the copy before are at the start of this one, so names that refer to it stay valid.
-            Some(stage) => {
-                *stage = Stage::Finished(staged);
+            Some(index) => {
+                self.staged.replace(index, staged);
                 record.storage_id
             }
             None => self.stage_finished(staged),
@@ -97,7 +103,7 @@ impl Transaction<'_> {
             // It was copied in this transaction, and has no digests on disk yet.
             Some(index) => {
                 let mut writer = StorageWriter::sealed(&store.disk, &store.paths, store.is_durable())?;
-                if let Some(Stage::Finished(copy)) = self.staged.get(index)
+                if let Some(copy) = self.staged.finished(index)
                     && let RecordKind::Sealed(sealed) = &copy.record().kind
                 {
                     writer.reserve_address_space(sealed.reserved_bytes);

@@ -8,12 +8,11 @@ use stridemap_format::limits::MAX_STORAGE_BYTES;
 use stridemap_format::{Header, TensorRecord};
 
 use super::staged_file::StagedFile;
-use super::staging::OWN_STORAGE_BYTES;
-use super::transaction::{Stage, Transaction};
+use super::transaction::Transaction;
 use super::write_elements::write_to_sink;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Change, Changes, OnExisting};
-use crate::storage::{ExternalFile, StagedStorage, StorageWriter};
+use crate::storage::{ExternalFile, OWN_STORAGE_BYTES, StagedStorage, StorageWriter};
 
 /// The key of a storage that a [`Transaction`] has staged, for [`save_header`](Transaction::save_header) in the same
 /// transaction.
@@ -166,8 +165,7 @@ impl Transaction<'_> {
             Error::new(ErrorKind::InvalidArgument, message)
         })?;
         let length_bytes = writer.length_bytes();
-        self.staged.push(Stage::Open(writer));
-        let id = Changes::provisional_id(self.staged.len() - 1);
+        let id = Changes::provisional_id(self.staged.push_open(writer));
         Ok(StorageKey { transaction: self.id, id, offset_bytes: 0, length_bytes })
     }
 

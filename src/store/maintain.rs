@@ -71,10 +71,15 @@ impl Store {
     /// least a quarter of it, and at least a block of 4 KiB; with `all`, if it frees anything, which copies much more
     /// for little space. Tensors keep their names, sizes and elements, and share
     /// elements as before; their strides, offsets and storages change. `progress` is called with the bytes written
-    /// since the last call; [`disk_usage`](Self::disk_usage) returns their total in advance.
+    /// since the last call.
     ///
-    /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB or 64 of them per
-    /// commit, smaller ones first, so that the space they free is available to the next. It needs free space for the
+    /// Small storages, of less than 4 MiB, are joined to one, in the order of their names: those that are rewritten, and all
+    /// others too if there are 16 or more, or with `all` two or more. Each is a file, so a store of many is slow to read and to
+    /// copy. What [`create_growable`](Self::create_growable) made stays alone. Other tensors can still grow: the first
+    /// [`append`](Self::append) copies one of a joined storage to its own.
+    ///
+    /// It first collects garbage, as [`gc`](Self::gc) does. Then it copies storages, about 64 MiB, 192 small or 64 other ones
+    /// per commit, smaller ones first, so that the space they free is available to the next. It needs free space for the
     /// copies of one commit: about 64 MiB, or the new length of the longest storage if that is more. Old files are
     /// deleted with each commit, or once no handle or snapshot in any process needs them. A storage that a tag keeps is not
     /// rewritten, because that would free nothing. Each commit is durable before
@@ -114,11 +119,12 @@ impl Store {
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
     /// no longer needs external files. Tensors keep their names, sizes and elements, and share elements as before;
-    /// their storages change, and their strides and offsets can change, as in [`compact`](Self::compact). `progress`
+    /// their storages change, and their strides and offsets can change, as in [`compact`](Self::compact), which also says how
+    /// small storages are joined. `progress`
     /// is called with the bytes written since the last call.
     ///
     /// All external files are checked before the first byte is copied, and each is checked again after it is copied.
-    /// Each commit copies about 64 MiB or 64 storages, and is durable with
+    /// Each commit copies about 64 MiB, 192 small or 64 other storages, and is durable with
     /// [`Durability::Full`](crate::Durability::Full). The external files are not changed. If another commit
     /// interferes, a storage stays external, and [`Compacted::skipped`] lists it. Nothing is
     /// collected.

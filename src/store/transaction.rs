@@ -9,12 +9,13 @@ use std::time::Instant;
 use stridemap_format::{DType, StorageRecord};
 
 use super::loader::Loader;
-use super::staging::{OWN_STORAGE_BYTES, finish_stages};
 use super::write_elements::{in_place_kind, row_major, write_elements};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{self, Change, Draft, Generation, OnExisting, WriterLock, unsynced};
 use crate::layout;
-use crate::storage::{ExternalFile, Grown, Growth, GrowthLock, StagedStorage, StorageKind, StorageWriter};
+use crate::storage::{
+    ExternalFile, Grown, Growth, GrowthLock, OWN_STORAGE_BYTES, Stages, StorageKind, StorageWriter,
+};
 use crate::tensor::{Source, Tensor};
 
 /// Several changes that are committed together or not at all.
@@ -65,15 +66,13 @@ pub struct Transaction<'a> {
     pub(super) loader: &'a Loader,
     pub(super) id: u64,
     pub(super) draft: Draft,
-    pub(super) staged: Vec<Stage>,
+    pub(super) staged: Stages,
     /// The storages that rows were appended to, by id, under their growth locks.
     pub(super) growths: BTreeMap<u64, Growth>,
     /// The growth locks of storages from which appends copy tensors, by id.
     pub(super) copied: BTreeMap<u64, GrowthLock>,
     /// The staged storages that appends have copied tensors to.
     pub(super) append_copies: BTreeSet<u64>,
-    /// The index in `staged` of the storage that small tensors share.
-    pub(super) shared_stage: Option<usize>,
     /// The last file that a range was adopted from, and the path that is recorded for it.
     pub(super) adopted: Option<(String, Arc<ExternalFile>)>,
     /// The failure that prevents a commit: a storage may contain half-written elements among those of other tensors.
@@ -81,13 +80,6 @@ pub struct Transaction<'a> {
     /// The writers' lock, if this transaction has held it from the beginning. Such a transaction must not wait for the
     /// growth lock of a storage: its holder may be waiting for the writers' lock.
     pub(super) lock: Option<WriterLock>,
-}
-
-/// A storage that a transaction writes or has written.
-#[derive(Debug)]
-pub(super) enum Stage {
-    Open(StorageWriter),
-    Finished(StagedStorage),
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -105,11 +97,10 @@ impl<'a> Transaction<'a> {
             loader,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             draft: Draft::new(generation),
-            staged: Vec::new(),
+            staged: Stages::default(),
             growths: BTreeMap::new(),
             copied: BTreeMap::new(),
             append_copies: BTreeSet::new(),
-            shared_stage: None,
             adopted: None,
             failure: None,
             lock: None,
@@ -453,7 +444,7 @@ impl<'a> Transaction<'a> {
             }
             return Ok(generation);
         }
-        let staged = finish_stages(self.staged, store.is_durable());
+        let staged = self.staged.finish(store.is_durable());
         // After a failed sync nothing else is begun to be synced, so return before the growths are.
         let staged = store.record_failure(staged)?;
         let finish = |growth: &mut Growth| growth.finish(&store.paths, store.is_durable()).context("append");

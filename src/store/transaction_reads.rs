@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use stridemap_format::TensorRecord;
 
-use super::transaction::{Stage, Transaction};
+use super::transaction::Transaction;
 use crate::error::{Error, ErrorKind, FormatContext, Result};
 use crate::generation::{Changes, Read};
-use crate::storage::Storage;
 use crate::tensor::Tensor;
 
 /// Reads. The commit compares what they return with the newest generation.
@@ -91,16 +90,9 @@ impl Transaction<'_> {
             return self.loader.tensor(self.draft.generation_with(record.storage_id)?, name, record);
         };
         let identity = (self.id, record.storage_id);
-        let storage: Arc<Storage> = match self.staged.get(index) {
-            Some(Stage::Open(writer)) => writer.as_storage(identity)?,
-            Some(Stage::Finished(staged)) => staged.as_storage(identity),
-            None => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("load {name:?}: its storage was not staged"),
-                ));
-            }
-        };
+        let storage = self.staged.as_storage(index, identity)?.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, format!("load {name:?}: its storage was not staged"))
+        })?;
         Tensor::new(storage, Arc::clone(&record.header)).refused_to("load")
     }
 }

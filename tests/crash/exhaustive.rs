@@ -45,6 +45,7 @@ fn all_scripts(file: &std::path::Path) -> Vec<Script> {
         scripts::history(),
         scripts::history_tables(),
         scripts::compaction(),
+        scripts::joining(),
         scripts::adoption(file, false),
         scripts::adoption(file, true),
         scripts::unsynced(|store| store.save("durable", &crate::script::vector(5, 5)).unwrap()),

@@ -205,6 +205,28 @@ pub(crate) fn compaction() -> Script {
     })
 }
 
+/// Joins small storages to one, some of which have views, ties or bytes that no tensor reaches.
+pub(crate) fn joining() -> Script {
+    Script::new("joining", |recorder| {
+        recorder.create();
+        for i in 0..5u32 {
+            recorder.commit(|store| store.save(&format!("t{i}"), &vector(30 + i as usize, i)).unwrap());
+        }
+        recorder.commit(|store| {
+            let mut txn = store.begin().unwrap();
+            txn.copy("t1", "tied").unwrap();
+            txn.save_view("flipped", &store.load("t2").unwrap().flip([0]).unwrap()).unwrap();
+            txn.save_view("t3", &store.load("t3").unwrap().narrow(0, 0, 2).unwrap()).unwrap();
+            txn.commit().unwrap();
+        });
+        recorder.commit(|store| {
+            let compacted = store.compact(true, |_| ()).unwrap();
+            assert_eq!((compacted.storage_count, compacted.new_storage_count), (5, 1));
+        });
+        recorder.commit(|store| assert_eq!(store.append("t0", &vector(3, 9)).unwrap(), 30..33));
+    })
+}
+
 /// Adopts a file in place, saves a view of it, and adopts it again beside a storage of the store. Then removes its
 /// names, or copies its elements into the store.
 pub(crate) fn adoption(file: &Path, materializes: bool) -> Script {

@@ -17,7 +17,8 @@ use crate::ui::{advance, counted, examples, message, storage_id, warn, write_jso
 ///
 /// This frees unused parts of storages. A whole storage needs no compaction: rm deletes it when its last tensor is
 /// removed, unless a tag keeps it. A storage is rewritten if that frees at least a quarter of it, and at least 4
-/// KiB; with --all, if it frees anything. Compaction first deletes files that are no longer needed. Tensors keep
+/// KiB; with --all, if it frees anything. Small storages, of less than 4 MiB, become one if there are 16 or more of them;
+/// with --all, two or more. Compaction first deletes files that are no longer needed. Tensors keep
 /// their names, sizes and elements. Old files that readers still use are deleted by the first commit or compaction
 /// after the readers have finished. A storage that a tag keeps, or that another process is changing, is skipped. A
 /// damaged storage is skipped too, and the exit code is then 1.
@@ -82,6 +83,9 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     match compacted.storage_count {
         0 if has_done_other || !compacted.skipped.is_empty() => {}
         0 => writeln!(out, "nothing to compact")?,
+        count if count > compacted.new_storage_count => {
+            writeln!(out, "compacted {storages} into {}: {old}, now {new}", compacted.new_storage_count)?;
+        }
         _ => writeln!(out, "compacted {storages}: {old}, now {new}")?,
     }
     report_held_bytes(&after);
@@ -110,6 +114,7 @@ fn record(materialized: Option<&Compacted>, compacted: &Compacted, after: &DiskU
         "materialized_storage_count": materialized.map_or(0, |it| it.storage_count),
         "materialized_bytes": materialized.map_or(0, |it| it.after_bytes),
         "compacted_storage_count": compacted.storage_count,
+        "new_storage_count": compacted.new_storage_count,
         "before_bytes": compacted.before_bytes,
         "after_bytes": compacted.after_bytes,
         "deleted_file_count": compacted.collected.file_count,

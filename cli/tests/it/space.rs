@@ -52,8 +52,8 @@ fn compact_json_has_what_was_freed_and_what_was_skipped() {
     let record = dir.json(&["compact", "s.smap"]);
     let expected = json!({
         "v": 1, "materialized_storage_count": 0, "materialized_bytes": 0, "compacted_storage_count": 1,
-        "before_bytes": 400_000, "after_bytes": 4000, "deleted_file_count": 1, "deleted_bytes": 1000,
-        "held_bytes": 0, "held_by": [], "skipped": [],
+        "new_storage_count": 1, "before_bytes": 400_000, "after_bytes": 4000, "deleted_file_count": 1,
+        "deleted_bytes": 1000, "held_bytes": 0, "held_by": [], "skipped": [],
     });
     assert_eq!(record, expected);
 

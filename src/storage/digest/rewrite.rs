@@ -73,6 +73,29 @@ impl ByteSource for Without<'_> {
     }
 }
 
+/// Returns the bytes of `source` that `repacked` keeps, each at its new offset. They must be few.
+///
+/// `progress` is called with their number, without the bytes that align them.
+pub(crate) fn repacked_bytes(
+    source: &mut dyn ByteSource,
+    repacked: &Repacked,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<u8>> {
+    let (mut kept, mut read_bytes) = (zeroed(repacked.length_bytes as usize)?, 0);
+    repacked.each_move(&mut |range, new_start| {
+        let mut start = new_start as usize;
+        source.read(range, &mut |bytes| {
+            let end = start + bytes.len();
+            kept.get_mut(start..end).into_iter().for_each(|kept| kept.copy_from_slice(bytes));
+            start = end;
+            read_bytes += bytes.len() as u64;
+            Ok(())
+        })
+    })?;
+    progress(read_bytes);
+    Ok(kept)
+}
+
 impl StorageWriter {
     /// Writes the bytes of `source` that `repacked` keeps, each at its new offset. Reserves disk space first.
     ///

@@ -46,7 +46,7 @@ pub(crate) fn run_role(role: &str, path: &Path) -> bool {
     true
 }
 
-/// Creates a store of two half-referenced storages: one of more than a chunk, and a small one.
+/// Creates a store of two half-referenced storages, which a compaction joins: one of more than a chunk, and a small one.
 fn create_half_referenced_store(path: &Path) -> Store {
     let store = Store::create(path).unwrap();
     for (name, elements) in [("large", 3 << 18), ("small", 1 << 13)] {
@@ -110,8 +110,8 @@ fn compaction_killed_before_any_step_leaves_the_store_intact() {
     for step in [
         "write_all_at .stage-",
         "sync .stage-",
-        "rename_new 0000000000000004.bin",
-        "rename_new 0000000000000004.sum",
+        "rename_new 0000000000000003.bin",
+        "rename_new 0000000000000003.sum",
         "sync_dir storages",
         "rename_new 0000000000000007.man",
         "sync_dir meta",

@@ -215,14 +215,18 @@ fn materializing_never_publishes_after_a_failed_sync_on_a_full_disk() {
     let path = dir.path().join("x.smap");
     let store = external_beside().create(&path).unwrap();
     for name in ["a", "b"] {
-        let file = dir.path().join(name).with_extension("safetensors");
-        write_model(&file);
-        stridemap_interop::adopt(&store, &file, name).unwrap();
+        // Large, so that each gets a storage of its own, with a file of digests.
+        let (file, size_bytes) = (dir.path().join(name), 5 << 20);
+        fs::write(&file, vec![1; size_bytes]).unwrap();
+        let mut txn = store.begin().unwrap();
+        let key = txn.adopt(&ExternalFile::open(&file).unwrap(), 0..size_bytes as u64).unwrap();
+        txn.save_header(name, &Header::contiguous(DType::U8, &[size_bytes]).unwrap(), key).unwrap();
+        txn.commit().unwrap();
     }
     let syncs = AtomicUsize::new(0);
     let disk = Hooked::before(move |operation, path| {
         let is_storage = path.parent().is_some_and(|dir| dir.ends_with("storages"));
-        match operation == "sync" && is_storage && syncs.fetch_add(1, Ordering::Relaxed) == 1 {
+        match operation == "sync" && is_storage && syncs.fetch_add(1, Ordering::Relaxed) == 2 {
             true => Err(io::ErrorKind::StorageFull.into()),
             false => Ok(()),
         }

@@ -29,7 +29,6 @@ fn impossible_append_is_refused_and_changes_nothing() {
     let append = |name: &str| store.append(name, &rows(0, 1, &[3], element));
     assert_refused(append("y"), ErrorKind::NameNotFound, &["append to", "\"y\""]);
     assert_refused(append("mutable"), ErrorKind::Unsupported, &["mutable", "create_growable", "24 bytes"]);
-    assert_refused(append("first"), ErrorKind::Unsupported, &["\"first\"", "\"scalar\" follows", "24 bytes"]);
     assert_refused(append("middle"), ErrorKind::Unsupported, &["follows it in the same storage", "[0, 3]"]);
     let transposed = store.append("transposed", &rows(0, 1, &[4], element));
     assert_refused(transposed, ErrorKind::Unsupported, &["stride [1, 3]", "contiguous", "48 bytes"]);
@@ -167,4 +166,34 @@ fn view_of_a_copy_that_grew_differently_is_refused() {
     store.append("x", &Tensor::from_vec(vec![3u8], &[1]).unwrap()).unwrap();
     store.save_view("view", &before).unwrap();
     assert_eq!(store.load("view").unwrap().read::<u8>().unwrap(), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn small_tensor_that_others_follow_is_copied_by_its_first_append() {
+    let (_dir, path, store) = new_fast_store();
+    let element = |i: usize| i as f32;
+    let names = ["first", "second", "third"];
+    store.write(|txn| names.iter().try_for_each(|name| txn.save(name, &rows(0, 2, &[3], element)))).unwrap();
+    let (old, before) = (store.load("first").unwrap(), bytes_of(&path.join(BIN)));
+    assert_eq!(store.append("first", &rows(2, 1, &[3], element)).unwrap(), 2..3);
+    let copy = store.load("first").unwrap();
+    assert!(!copy.shares_storage(&old) && store.load("second").unwrap().shares_storage(&old));
+    assert_eq!(bytes_of(&path.join(BIN)), before);
+    // It is the last in its own storage now.
+    assert_eq!(store.append("first", &rows(3, 1, &[3], element)).unwrap(), 3..4);
+    let grown = store.load("first").unwrap();
+    assert!(grown.storage_id() == copy.storage_id());
+    let expected: Vec<f32> = rows(0, 4, &[3], element).read().unwrap();
+    assert_eq!(grown.read::<f32>().unwrap(), expected);
+    assert_eq!(old.read::<f32>().unwrap(), expected[..6]);
+    // Through an appender, and in a transaction, too.
+    let mut appender = store.appender("second").unwrap();
+    appender.append(&rows(2, 1, &[3], element)).unwrap();
+    appender.commit().unwrap();
+    drop(appender);
+    store.write(|txn| txn.append("third", &rows(2, 1, &[3], element)).map(drop)).unwrap();
+    for name in ["second", "third"] {
+        assert_eq!(store.load(name).unwrap().read::<f32>().unwrap(), expected[..9], "{name}");
+    }
+    assert_eq!(store.verify(|_| ()).unwrap().findings, []);
 }
