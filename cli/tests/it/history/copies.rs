@@ -32,10 +32,10 @@ fn copy_with_tags_is_refused_for_a_part_of_a_store() {
         (&["s.smap@v1", "x.smap"][..], "name the store, s.smap, without @v1"),
         (
             &["s.smap", "x.smap", "c"],
-            "--all copies whole generations; leave out the names, or leave out --all",
+            "--tags copies whole generations; leave out the names, or leave out --tags",
         ),
-        (&["s.smap", "x.npz"], "--all is for a copy of the store; name it COPY.smap"),
-        (&["s.smap", "-"], "--all is for a copy of the store; name it COPY.smap"),
+        (&["s.smap", "x.npz"], "--tags is for a copy of the store; name it COPY.smap"),
+        (&["s.smap", "-"], "--tags is for a copy of the store; name it COPY.smap"),
         (&["s.smap", "x.smap", "--prefix", "c"], "--prefix is for files in other formats"),
         (&["s.smap", "s.smap"], "the path exists, and a store is never replaced"),
     ] {

@@ -216,7 +216,7 @@ fn salvage_leaves_tags_out_and_says_how_to_keep_them() {
         "stridemap: salvaged 1 tensor of generation 6 into new.smap; nothing is lost\nstridemap: note: a salvage copies one \
          generation, so 2 tags are left out, damaged or not; to keep the generation of one: stridemap export s.smap@v1 NEW.smap; \
          to keep all, if the newest generation is whole: remove the damaged tags, stridemap tag -d s.smap TAG, then \
-         stridemap export --all s.smap NEW.smap\n"
+         stridemap export --tags s.smap NEW.smap\n"
     );
     let run = dir.run(&["salvage", "s.smap", "-n", "--json"]);
     let record: Value = serde_json::from_str(&run.stdout).unwrap();
