@@ -67,8 +67,8 @@ impl Tensor {
     }
 
     /// Reads the elements of many tensors into the page cache, and returns when they are there, so that a later access to
-    /// any of them does not wait for the disk. This is the fastest way to read a whole model that is not in the page cache,
-    /// in whatever order its tensors are used afterwards.
+    /// any of them does not wait for the disk. Use it where that wait should be at one known time, before a whole model is
+    /// used in whatever order. A model that is in the page cache needs none: this then takes the time of a pass over it.
     ///
     /// The bytes are read in the order in which they are on the disk, by several threads, and those that contiguous
     /// tensors share once. As with [`prefetch`](Self::prefetch), short gaps are read too. Elements that are mapped need no copy, and
