@@ -6,8 +6,8 @@ use std::result::Result as StdResult;
 use std::sync::Arc;
 
 use stridemap::{DType, Header, Result};
+use stridemap_format::limits::MAX_RANK;
 
-use super::limits::{check_name, check_rank};
 use super::reader::Reader;
 use super::types::TensorType;
 use super::{DEFAULT_ALIGNMENT, MAGIC, VERSION};
@@ -125,7 +125,10 @@ impl Opening<'_> {
         let name = self.text(2)?;
         let rank = self.reader.u32()? as usize;
         let shown = name.as_ref().unwrap_or_else(|lossy| lossy);
-        check_rank(rank).map_err(|what| self.file.bad(format!("tensor {shown:?}: {what}")))?;
+        if rank > MAX_RANK {
+            let what = format!("tensor {shown:?} has {rank} dimensions, but at most {MAX_RANK} are allowed");
+            return Err(self.file.bad(what));
+        }
         self.charge(rank.saturating_mul(DIM_BYTES))?;
         let mut size = Vec::with_capacity(rank);
         for _ in 0..rank {
@@ -136,7 +139,7 @@ impl Opening<'_> {
         let (code, offset_bytes) = (self.reader.u32()?, self.reader.u64()?);
         let (name, header) = match name {
             Ok(name) => {
-                let header = check_name(&name).and_then(|()| header_of(code, &size));
+                let header = header_of(code, &size);
                 (name, header)
             }
             Err(name) => (name, Err("the name is not UTF-8".to_owned())),
