@@ -114,6 +114,14 @@ impl Store {
     }
 }
 
+/// A tensor whose storage is locked, so that nothing else appends to it.
+pub(super) enum Held {
+    /// Rows follow its own.
+    InPlace(TensorRecord),
+    /// It must be copied first.
+    ToCopy(TensorRecord),
+}
+
 impl Transaction<'_> {
     /// Appends rows to a tensor, like [`Store::append`]. They become part of it when this transaction commits.
     ///
@@ -143,20 +151,17 @@ impl Transaction<'_> {
     pub fn append(&mut self, name: &str, source: &(impl Source + ?Sized)) -> Result<Range<usize>> {
         let op = format!("append to {name:?}");
         self.check_writable(&op)?;
-        let mut record = self.draft.existing("append to", name)?;
+        let record = self.draft.existing("append to", name)?;
         if check_rows(&op, &record, source)? == 0 {
             let end = row_count(&record);
             return Ok(end..end);
         }
-        if self.must_copy_to_append(&op, name, &record)? {
-            record = self.hold_to_copy(&op, name, record)?;
-            if self.must_copy_to_append(&op, name, &record)? {
-                return self.append_to_copy(&op, name, record, Some(source));
-            }
-        }
         // Before the storage's lock: whoever has the source's lock may be about to append to the same storage.
         let source_lock = source.lock_to_read().context(&op)?;
-        let record = self.hold_storage(&op, name, record)?;
+        let record = match self.hold_to_append(&op, name, record)? {
+            Held::InPlace(record) => record,
+            Held::ToCopy(record) => return self.append_to_copy(&op, name, record, Some(source)),
+        };
         // Another writer may have changed the tensor while this one waited.
         let rows = check_rows(&op, &record, source)?;
         let (to, size_bytes) = grown_record(&op, &record, rows)?;
@@ -268,28 +273,29 @@ impl Transaction<'_> {
     }
 
     /// Takes the growth lock of the tensor's storage, unless this transaction holds it, and moves to the newest
-    /// generation. Returns the tensor's record there, and checks that it can grow.
-    pub(super) fn hold_storage(
-        &mut self,
-        op: &str,
-        name: &str,
-        mut record: TensorRecord,
-    ) -> Result<TensorRecord> {
+    /// generation. Returns the tensor's record there, and checks that rows can be appended to it, in place or to a copy.
+    pub(super) fn hold_to_append(&mut self, op: &str, name: &str, mut record: TensorRecord) -> Result<Held> {
         let store = &self.loader.store;
         let began = Instant::now();
-        // The loop repeats if another writer has moved the tensor to a different storage.
+        // The loop repeats if another writer has moved the tensor to a different storage, where others may follow it.
         loop {
             let id = record.storage_id;
+            let must_copy = self.must_copy_to_append(op, name, &record)?;
+            if must_copy && (Changes::staged_index(id).is_some() || self.copied.contains_key(&id)) {
+                return Ok(Held::ToCopy(record));
+            }
             if Changes::staged_index(id).is_some() {
                 let message = format!("{op}: it was saved in this transaction; commit first, then append");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             if let Some(growth) = self.growths.get(&id) {
                 self.check_growable(op, name, &record, growth.length_bytes())?;
-                return Ok(record);
+                return Ok(Held::InPlace(record));
             }
-            // A tensor that cannot grow is refused without waiting for its storage.
-            self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
+            if !must_copy {
+                // A tensor that cannot grow is refused without waiting for its storage.
+                self.check_growable(op, name, &record, self.storage_record(op, id)?.length_bytes)?;
+            }
             let path = store.paths.storage(id);
             let left = store.options.lock_wait.without(began.elapsed());
             let lock = match self.lock {
@@ -307,6 +313,10 @@ impl Transaction<'_> {
                     format!("{op}: its storage is replaced faster than it can be locked; try again");
                 return Err(Error::new(ErrorKind::Busy, message));
             }
+            if self.must_copy_to_append(op, name, &record)? {
+                self.copied.extend(lock.map(|lock| (id, lock)));
+                return Ok(Held::ToCopy(record));
+            }
             let storage = self.storage_record(op, id)?;
             self.check_growable(op, name, &record, storage.length_bytes)?;
             let Some(lock) = lock else {
@@ -316,7 +326,7 @@ impl Transaction<'_> {
             };
             let growth = Growth::begin(&store.paths, lock, (id, storage), &self.loader.tails);
             self.growths.insert(id, growth.context(op)?);
-            return Ok(record);
+            return Ok(Held::InPlace(record));
         }
     }
 
@@ -366,27 +376,21 @@ impl Transaction<'_> {
     /// Explains what follows a tensor that is not last in its storage.
     fn why_not_last(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<String> {
         Ok(match self.follower(name, storage_id, length_bytes)? {
-            Some((follower, _)) => format!("{follower:?} follows it in the same storage"),
+            Some(follower) => format!("{follower:?} follows it in the same storage"),
             None => "unreferenced bytes follow it in its storage".to_owned(),
         })
     }
 
-    /// Returns a different tensor that reaches the end of a storage, and where it begins, in bytes.
-    pub(super) fn follower(
-        &self,
-        name: &str,
-        storage_id: u64,
-        length_bytes: u64,
-    ) -> Result<Option<(String, u64)>> {
+    /// Returns a different tensor that reaches the end of a storage.
+    pub(super) fn follower(&self, name: &str, storage_id: u64, length_bytes: u64) -> Result<Option<String>> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
             if other.storage_id == storage_id
                 && other_name != name
                 && other.header.numel() > 0
-                && let Ok(extent) = other.header.extent(length_bytes)
-                && extent.end_bytes() == length_bytes
+                && other.header.extent(length_bytes).is_ok_and(|extent| extent.end_bytes() == length_bytes)
             {
-                return Ok(Some((other_name, extent.start_bytes())));
+                return Ok(Some(other_name));
             }
         }
         Ok(None)

@@ -9,9 +9,7 @@ use super::transaction::Transaction;
 use super::write_elements::write_elements;
 use crate::error::{Context, Error, Result};
 use crate::generation::{Change, Changes};
-use crate::storage::{
-    ByteSource, GrowthLock, OWN_STORAGE_BYTES, StagedStorage, StorageWriter, VerifiedStorage,
-};
+use crate::storage::{ByteSource, OWN_STORAGE_BYTES, StagedStorage, StorageWriter, VerifiedStorage};
 use crate::tensor::Source;
 
 impl Transaction<'_> {
@@ -33,32 +31,28 @@ impl Transaction<'_> {
         if !matches!(storage.kind, RecordKind::Sealed(_)) {
             return Ok(false);
         }
-        let follower = self.follower(name, id, storage.length_bytes)?;
-        let is_small = (header.nbytes() as u64) < OWN_STORAGE_BYTES;
-        Ok(follower.is_none_or(|(_, start_bytes)| is_small && start_bytes >= end_bytes))
+        if self.follower(name, id, storage.length_bytes)?.is_none() {
+            return Ok(true);
+        }
+        let start_bytes = end_bytes.saturating_sub(header.nbytes() as u64);
+        let is_small = end_bytes - start_bytes < OWN_STORAGE_BYTES;
+        Ok(is_small && !self.are_shared(name, (id, start_bytes..end_bytes), storage.length_bytes)?)
     }
 
-    /// Takes the growth lock of the storage of a tensor that must be copied, and moves to the newest generation. Returns
-    /// the record there: another writer may have made the copy meanwhile.
-    pub(super) fn hold_to_copy(
-        &mut self,
-        op: &str,
-        name: &str,
-        record: TensorRecord,
-    ) -> Result<TensorRecord> {
-        let (id, store) = (record.storage_id, &self.loader.store);
-        if Changes::staged_index(id).is_some() || self.copied.contains_key(&id) {
-            return Ok(record);
+    /// Whether a different tensor has some of these bytes of a storage. A copy would end what they share.
+    fn are_shared(&self, name: &str, (id, bytes): (u64, Range<u64>), length_bytes: u64) -> Result<bool> {
+        for entry in self.draft.tensors("")? {
+            let (other_name, other) = entry?;
+            if other.storage_id == id
+                && other_name != name
+                && let Ok(extent) = other.header.extent(length_bytes)
+                && extent.start_bytes() < bytes.end
+                && bytes.start < extent.end_bytes()
+            {
+                return Ok(true);
+            }
         }
-        let path = store.paths.storage(id);
-        let lock = match self.lock {
-            None => GrowthLock::take(&store.disk, &path, store.options.lock_wait),
-            Some(_) => GrowthLock::take_or_busy(&store.disk, &path),
-        };
-        let lock = lock.context(op)?;
-        self.copied.extend(lock.map(|lock| (id, lock)));
-        self.rebase()?;
-        self.draft.existing("append to", name)
+        Ok(false)
     }
 
     /// Copies a tensor to a new storage, with rows appended to it. A damaged chunk of the tensor is an error: a new digest

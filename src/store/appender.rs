@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stridemap_format::TensorRecord;
 
+use super::append::Held;
 use super::append_rows::{check_rows, grown_record, row_count, write_rows};
 use super::handle::Store;
 use super::loader::Loader;
@@ -89,16 +90,18 @@ impl Store {
             let message = format!("{op}: the tensor has no dimensions, and therefore no rows");
             return Err(Error::new(ErrorKind::SizeMismatch, message));
         }
-        if txn.must_copy_to_append(&op, name, &record)? {
-            record = txn.hold_to_copy(&op, name, record)?;
-            if txn.must_copy_to_append(&op, name, &record)? {
-                txn.append_to_copy(&op, name, record, None::<&Tensor>)?;
-                txn.commit()?;
-                txn = self.begin()?;
+        let committed = loop {
+            match txn.hold_to_append(&op, name, record)? {
+                Held::InPlace(record) => break record,
+                // A compaction may join it with others again before it is held.
+                Held::ToCopy(found) => {
+                    txn.append_to_copy(&op, name, found, None::<&Tensor>)?;
+                    txn.commit()?;
+                    txn = self.begin()?;
+                    record = txn.draft.existing("append to", name)?;
+                }
             }
-            record = txn.draft.existing("append to", name)?;
-        }
-        let committed = txn.hold_storage(&op, name, record)?;
+        };
         let Some(growth) = txn.growths.remove(&committed.storage_id) else {
             return Err(Error::new(ErrorKind::Conflict, format!("{op}: its storage is not held")));
         };
