@@ -200,6 +200,8 @@ pub(super) fn rewrite_group(
                 let freed_bytes = before_bytes.saturating_sub(after_bytes);
                 done.skip(id, freed_bytes, SkipReason::Damaged(e.to_string()));
             }
+            // What was copied before is in the same file.
+            Err(e) if stages.is_torn() => return Err(e),
             // Commit the storages copied so far, so that their copies are not lost. In a compaction, the commit also
             // frees space.
             Err(e) if is_disk_full(&e) && !e.is_failed_sync() && !moving.is_empty() => {
@@ -207,6 +209,11 @@ pub(super) fn rewrite_group(
                 remaining.without_room = group;
                 break;
             }
+            // A storage from which nothing is freed need not be readable now.
+            Err(e)
+                if !rewriting.is_worth(&candidate)
+                    && !e.is_failed_sync()
+                    && matches!(e.kind(), ErrorKind::Io | ErrorKind::ReadOnly) => {}
             Err(e) => return Err(e),
         }
     }

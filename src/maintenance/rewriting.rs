@@ -105,10 +105,7 @@ impl Rewriting<'_> {
                     kept = repacked_bytes(source, repacked, progress)?;
                     Ok(())
                 })?;
-                let (index, writer) = stages.shared(disk, paths, durable)?;
-                let old_bytes = writer.length_bytes();
-                let offset_bytes = writer.write_aligned(&kept)?;
-                (index, offset_bytes, writer.length_bytes() - old_bytes)
+                stages.write_shared((disk, paths, durable), &kept)?
             }
             false => {
                 let mut writer = StorageWriter::sealed(disk, paths, durable)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::disk::{Disk, StorePaths};
 use crate::error::{Error, ErrorKind, Result};
 use crate::parallel;
-use crate::storage::{StagedStorage, Storage, StorageWriter};
+use crate::storage::{ALIGNMENT_BYTES, StagedStorage, Storage, StorageWriter};
 
 /// What has at least this size has a storage of its own, which is freed when its last name is removed. What is smaller
 /// shares a storage with the rest of its commit, because very many small files are slow.
@@ -21,6 +21,8 @@ pub(crate) struct Stages {
     stages: Vec<Stage>,
     /// The index of the storage that small tensors share.
     shared: Option<usize>,
+    /// Whether a write to it has failed after it began, so that bytes that were written before may be missing.
+    is_torn: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,32 @@ impl Stages {
                 "the shared storage of this transaction is already finished",
             )),
         }
+    }
+
+    /// Writes bytes to the storage that small ones share, where a tensor may begin. Returns its index, the offset, and the bytes
+    /// by which it became longer.
+    ///
+    /// # Errors
+    /// If it [`is_torn`](Self::is_torn) then, what was written before cannot be committed either.
+    pub(crate) fn write_shared(
+        &mut self,
+        (disk, paths, durable): (&Arc<dyn Disk>, &StorePaths, bool),
+        bytes: &[u8],
+    ) -> Result<(usize, u64, u64)> {
+        let (index, writer) = self.shared(disk, paths, durable)?;
+        let old_bytes = writer.length_bytes();
+        let offset_bytes = old_bytes.next_multiple_of(ALIGNMENT_BYTES);
+        // If there is no space, nothing has been written yet.
+        let added_bytes = offset_bytes - old_bytes + bytes.len() as u64;
+        writer.reserve(added_bytes)?;
+        let written = writer.align().and_then(|_| writer.write(bytes));
+        self.is_torn |= written.is_err();
+        written.map(|()| (index, offset_bytes, added_bytes))
+    }
+
+    /// Whether a write to the storage that small ones share has failed after it began.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.is_torn
     }
 
     /// Returns the bytes of a storage with a provisional identity, so that the transaction itself can read them. Returns

@@ -309,16 +309,6 @@ impl StorageWriter {
         Ok(offset_bytes)
     }
 
-    /// Writes bytes at the next offset where a tensor may begin, and returns that offset in bytes. Reserves their disk
-    /// space first, so if there is none, what was written before stays whole.
-    pub(crate) fn write_aligned(&mut self, bytes: &[u8]) -> Result<u64> {
-        let offset_bytes = self.length_bytes().next_multiple_of(ALIGNMENT_BYTES);
-        self.allocate(offset_bytes.saturating_add(bytes.len() as u64))?;
-        self.align()?;
-        self.write(bytes)?;
-        Ok(offset_bytes)
-    }
-
     /// Pads with zeros up to `offset_bytes`, which is at most one alignment away.
     pub(crate) fn pad_to(&mut self, offset_bytes: u64) -> Result<()> {
         let padding = [0; ALIGNMENT_BYTES as usize];

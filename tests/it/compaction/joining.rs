@@ -1,12 +1,15 @@
 //! Compactions that join small storages to one.
 
-use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io};
 
 use stridemap::maintenance::SkipReason;
 use stridemap::{DType, ErrorKind, StorageKind, Store, Tensor};
 
 use crate::compaction::{assert_intact, content, overlapping, random_view, vector};
+use crate::harness::hooked::{Hooked, Quirks};
 use crate::harness::{fast, new_fast_store, new_path};
 use crate::random::Random;
 use crate::support::scaled;
@@ -156,14 +159,79 @@ fn joined_tensors_can_still_grow_be_removed_and_replaced() {
 
 #[test]
 fn append_to_a_view_of_rows_that_others_have_is_refused_after_a_compaction_too() {
+    // The names decide what is last in the joined storage.
+    for others in ["a", "z"] {
+        let (_dir, _, store) = new_fast_store();
+        store.save("all", &vector(100, 1)).unwrap();
+        store.save_view("first", &store.load("all").unwrap().narrow(0, 0, 50).unwrap()).unwrap();
+        (0..20).for_each(|i| store.save(&format!("{others}.{i}"), &vector(1, 1)).unwrap());
+        assert_eq!(store.compact(false, |_| ()).unwrap().new_storage_count, 1);
+        let refused = store.append("first", &vector(1, 1)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains(" follows it in the same storage"), "{refused}");
+    }
+}
+
+#[test]
+fn append_to_a_tie_that_others_follow_is_refused() {
     let (_dir, _, store) = new_fast_store();
-    store.save("all", &vector(100, 1)).unwrap();
-    store.save_view("first", &store.load("all").unwrap().narrow(0, 0, 50).unwrap()).unwrap();
-    (0..20).for_each(|i| store.save(&format!("a.{i}"), &vector(1, 1)).unwrap());
-    assert_eq!(store.compact(false, |_| ()).unwrap().new_storage_count, 1);
-    let refused = store.append("first", &vector(1, 1)).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.to_string().contains("\"all\" follows it in the same storage"), "{refused}");
+    store
+        .write(|txn| {
+            txn.save("tied", &vector(10, 1))?;
+            txn.copy("tied", "another")?;
+            txn.save("small", &vector(3, 2))
+        })
+        .unwrap();
+    assert_eq!(store.append("tied", &vector(1, 1)).unwrap_err().kind(), ErrorKind::Unsupported);
+    store.remove("another").unwrap();
+    assert_eq!(store.append("tied", &vector(1, 1)).unwrap(), 10..11);
+}
+
+#[test]
+fn write_that_fails_in_the_file_of_small_storages_commits_nothing() {
+    let (_dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    // A chunk of 1 MiB is written after every third or fourth.
+    (0..30).for_each(|i| store.save(&name_of(i), &vector(80_000, i as u32)).unwrap());
+    let before = content(&store);
+    for failing in 0..3 {
+        let (generation, writes) = (store.generation(), AtomicUsize::new(0));
+        let disk = Hooked::before(move |operation, path| {
+            let is_data =
+                operation == "write_all_at" && path.parent().is_some_and(|dir| dir.ends_with("storages"));
+            match is_data && writes.fetch_add(1, Ordering::Relaxed) == failing {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        });
+        let disk = Hooked { quirks: Quirks { reserves_nothing: true, ..Quirks::default() }, ..disk };
+        let full = fast().disk(Arc::new(disk)).open(&path).unwrap().compact(false, |_| ()).unwrap_err();
+        assert_eq!(full.io_error().unwrap().kind(), io::ErrorKind::StorageFull, "{full}");
+        store.refresh().unwrap();
+        assert_eq!((store.generation(), content(&store)), (generation, before.clone()));
+        assert_intact(&store);
+    }
+    assert_eq!(store.compact(false, |_| ()).unwrap().storage_count, 30);
+    assert_eq!(content(&store), before);
+}
+
+#[test]
+fn small_storage_that_cannot_be_opened_to_write_is_left_alone() {
+    let (_dir, path) = new_path();
+    let store = fast().create(&path).unwrap();
+    save_one_by_one(&store, 40);
+    let before = content(&store);
+    let disk = Hooked::before(|operation, path| {
+        match operation.starts_with("open") && path.ends_with("storages/0000000000000003.bin") {
+            true => Err(io::ErrorKind::PermissionDenied.into()),
+            false => Ok(()),
+        }
+    });
+    let compacted = fast().disk(Arc::new(disk)).open(&path).unwrap().compact(false, |_| ()).unwrap();
+    assert_eq!((compacted.storage_count, compacted.new_storage_count), (39, 1));
+    store.refresh().unwrap();
+    assert_eq!(content(&store), before);
+    assert_intact(&store);
 }
 
 #[test]
