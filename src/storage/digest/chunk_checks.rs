@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use stridemap_format::{CHUNK_BYTES, Digest, Header, RecordKind, StorageRecord, digest, full_chunk_count};
 
@@ -23,6 +24,10 @@ const MAX_THREADS: usize = 8;
 
 /// The limit on names in an error.
 const LISTED_NAMES: usize = 3;
+
+/// How often, and how long between, it is tried to look up what was checked.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
 /// Which chunks of a storage a handle has checked. It outlives the storage: a handle opens the same storage again.
 #[derive(Debug, Default)]
@@ -45,6 +50,21 @@ pub(crate) struct ChunkChecks {
     checked: Arc<CheckedChunks>,
     /// The tensors that were loaded on the storage, for errors.
     loaded: Mutex<BTreeMap<String, Arc<Header>>>,
+}
+
+impl CheckedChunks {
+    /// Returns what was checked, or `None` if that is not known soon: a forked child never gets a lock that another thread of
+    /// its parent held. A chunk may be checked again.
+    fn lock(&self) -> Option<MutexGuard<'_, Checked>> {
+        for _ in 0..LOCK_TRIES {
+            match self.0.try_lock() {
+                Ok(checked) => return Some(checked),
+                Err(TryLockError::Poisoned(checked)) => return Some(checked.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            }
+        }
+        None
+    }
 }
 
 impl ChunkChecks {
@@ -137,9 +157,11 @@ impl ChunkChecks {
     /// Returns the chunks that a range touches and that were not checked. What is past the storage has none.
     fn unchecked(&self, range: Range<u64>) -> Vec<u64> {
         let end = range.end.min(self.length_bytes);
-        let checked = self.checked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = self.checked.lock();
         let chunks = range.start / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES);
-        chunks.filter(|&index| !checked.has(index, self.full.len(), self.length_bytes)).collect()
+        let is_checked =
+            |index| checked.as_ref().is_some_and(|it| it.has(index, self.full.len(), self.length_bytes));
+        chunks.filter(|&index| !is_checked(index)).collect()
     }
 
     /// Returns the bytes of a chunk. The last one, the tail, is shorter.
@@ -153,8 +175,9 @@ impl ChunkChecks {
         if *self.full.get(index as usize).unwrap_or(&self.tail) != found {
             return Err(self.damage(index, range));
         }
-        let mut checked = self.checked.0.lock().unwrap_or_else(PoisonError::into_inner);
-        checked.add(index, self.full.len(), self.length_bytes);
+        if let Some(mut checked) = self.checked.lock() {
+            checked.add(index, self.full.len(), self.length_bytes);
+        }
         Ok(())
     }
 
@@ -165,7 +188,12 @@ impl ChunkChecks {
         let (start, end) = (range.start.max(chunk.start), range.end.min(chunk.end));
         let error = chunk_damage(&self.path, index, chunk.end - chunk.start)
             .advised("`stridemap verify` lists all damage, and `stridemap salvage` copies what is whole");
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        // In a forked child, as above.
+        let loaded = match self.loaded.try_lock() {
+            Ok(loaded) => Some(loaded),
+            Err(TryLockError::Poisoned(loaded)) => Some(loaded.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
         let is_hit = |header: &Header| {
             let mut is_hit = false;
             let inside = for_each_range(header, self.length_bytes, 1, |range| {
@@ -173,7 +201,11 @@ impl ChunkChecks {
             });
             inside.is_ok() && is_hit
         };
-        let mut hit = loaded.iter().filter(|(_, header)| is_hit(header)).map(|(name, _)| name);
+        let mut hit = loaded
+            .iter()
+            .flat_map(|loaded| loaded.iter())
+            .filter(|(_, header)| is_hit(header))
+            .map(|(name, _)| name);
         let mut names: Vec<String> =
             hit.by_ref().take(LISTED_NAMES).map(|name| format!("{name:?}")).collect();
         match hit.count() {
