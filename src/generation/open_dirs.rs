@@ -35,30 +35,25 @@ pub(crate) fn check_store(disk: &dyn Disk, paths: &StorePaths) -> Result<Uuid> {
     for dir in paths.dirs() {
         let rule = if dir == paths.storages_dir() { Rule::StorageFile } else { Rule::MetadataFile };
         if !is_own_dir(disk, &dir, rule)? {
-            check_no_remote(disk, paths)?;
+            if is_remote(disk, paths) {
+                let root = paths.root().display();
+                let message = format!(
+                    "open {root}: not a stridemap store but a remote, to which stores were pushed; pull it, or read it in \
+                     place, by its URL: file:// and its absolute path"
+                );
+                return Err(Error::new(ErrorKind::NotAStore, message));
+            }
             return Err(Error::corrupt(&dir, format::Error::new(rule, "the directory is missing")));
         }
     }
     Ok(uuid)
 }
 
-/// Refuses a remote, which has a FORMAT too: in a directory, it looks like a store without its own directories.
-fn check_no_remote(disk: &dyn Disk, paths: &StorePaths) -> Result<()> {
-    let file = match read_again(|| disk.open(&paths.remote_head(), Access::Read)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound || is_not_regular(&e) => return Ok(()),
-        opened => opened.doing("open", &paths.remote_head())?,
-    };
-    let bytes =
-        read_again(|| read_capped(&*file, Head::LENGTH as u64)).doing("read", &paths.remote_head())?;
-    if Head::decode(&bytes, None).is_err() {
-        return Ok(());
-    }
-    let root = paths.root().display();
-    let message = format!(
-        "open {root}: not a stridemap store but a remote, to which stores were pushed; pull it, or read it in place, by \
-         its URL: file:// and its absolute path"
-    );
-    Err(Error::new(ErrorKind::NotAStore, message))
+/// Whether a directory is a remote, which has a FORMAT too, and so looks like a store without its own directories.
+fn is_remote(disk: &dyn Disk, paths: &StorePaths) -> bool {
+    let file = read_again(|| disk.open(&paths.remote_head(), Access::Read));
+    let bytes = file.and_then(|file| read_again(|| read_capped(&*file, Head::LENGTH as u64)));
+    bytes.is_ok_and(|bytes| Head::decode(&bytes, None).is_ok())
 }
 
 /// Whether a directory of a store exists.
