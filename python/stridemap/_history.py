@@ -69,7 +69,7 @@ def meant(path: str) -> str | None:
             continue
         place, at = path[:end], path[end + 1 :]
         try:
-            found = _stridemap.open(place, None, False, False, False, 0.0, "refuse").tags()
+            found = _stridemap.open(place, None, False, False, False, 0.0, "refuse", False).tags()
         except _errors.Error:
             continue
         is_number = at.isdecimal() and all(name != at for name, *_ in found)

@@ -139,6 +139,8 @@ class SnapshotView(Names):
 
         >>> store.snapshot().prefetch(["x"])
         """
+        if isinstance(names, str):
+            raise TypeError(f"prefetch: names are several; give [{names!r}]")
         with reporter("prefetch", progress) as report:
             self._handle.prefetch(None if names is None else [checked_name(name) for name in names], report)
 

@@ -111,7 +111,7 @@ def groups_of(tensors: Mapping[str, torch.Tensor]) -> list[Group]:
 
 def _are_apart(starts: list[int], ends: list[int]) -> bool:
     """Return whether no two ranges of addresses overlap, even if they were of one device."""
-    first, last = np.array(starts, np.int64), np.array(ends, np.int64)
+    first, last = np.array(starts, np.uint64), np.array(ends, np.uint64)
     order = np.argsort(first)
     return not (last[order][:-1] > first[order][1:]).any()
 
