@@ -49,7 +49,7 @@ pub(crate) fn output_error(e: stridemap::Error) -> Error {
 }
 
 /// Phrases in the messages of the library, each with its replacement in the messages of this program.
-const WORDS: [(&str, &str); 8] = [
+const WORDS: [(&str, &str); 11] = [
     (", or drop tensors: each storage is an open file", ": each storage is an open file"),
     ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),
     ("StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)", "--external anywhere"),
@@ -57,6 +57,9 @@ const WORDS: [(&str, &str); 8] = [
     ("--untyped, or ForeignOptions::untyped", "--untyped"),
     ("or replace it, with Transaction::on_existing", "or give --force"),
     ("no tag, handle or snapshot keeps it", "no tag keeps it, and no process uses it"),
+    ("run gc, which needs no space", "run compact, which first deletes what is not needed"),
+    ("commit or run gc to make", "commit or run compact to make"),
+    ("these bytes; gc frees them", "these bytes; compact frees them"),
     ("; load the tensor again, restore it, or save it, which copies its elements", "; try again"),
 ];
 

@@ -81,7 +81,7 @@ pub(crate) fn view(args: &ViewArgs, out: &mut impl Write) -> Result<()> {
     let options = (args.external.options(), &args.existing, &args.before);
     commit(&args.store, options, out, |txn, snapshot| {
         if let Some(old) = name_to_save(args, txn)? {
-            return save_name(args, &old, (txn, snapshot)).map(Some);
+            return save_name(args, &old, (txn, snapshot));
         }
         let (mut lines, mut replaced) = (Vec::new(), BTreeSet::new());
         for Planned { what, view, new } in views_to_save(args, (txn, snapshot))? {
@@ -153,13 +153,16 @@ fn save_name(
     args: &ViewArgs,
     old: &str,
     (txn, snapshot): (&mut Transaction<'_>, &Snapshot),
-) -> Result<Change> {
+) -> Result<Option<Change>> {
     let new = new_name("view", &args.new, txn)?;
+    if new == old {
+        return Ok(None);
+    }
     let replacing = replacing("view", &new, (txn, snapshot), &args.existing)?;
     txn.copy(old, &new)?;
     let described = info(snapshot, old)?.map_or_else(String::new, |info| format!(" ({})", header(&info)));
     let what = format!("{}{described} as {}{replacing}", quoted(old), quoted(&new));
-    Ok(Change::of_one("save", "saved", what, new))
+    Ok(Some(Change::of_one("save", "saved", what, new)))
 }
 
 pub(crate) fn rm(args: &RmArgs, out: &mut impl Write) -> Result<()> {

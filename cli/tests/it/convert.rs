@@ -203,7 +203,7 @@ fn tag_without_anything_to_convert_is_refused_and_says_how_to_make_it() {
     let refusal = dir.refusal(&[&args[..], &["--tag", "v 1"]].concat());
     assert_eq!(
         refusal,
-        "convert --tag 'v 1': nothing to convert: the tensors have this dtype, or are of another kind, so no tag was made; to \
+        "convert --tag 'v 1': nothing to convert: the tensors have this dtype, or are of another kind, so no tag is made; to \
          tag the state as it is: stridemap tag s.smap 'v 1'"
     );
 }

@@ -46,12 +46,21 @@ pub(crate) struct ConvertArgs {
     external: External,
 }
 
+const NOTHING: &str = "nothing to convert: the tensors have this dtype, or are of another kind";
+
 pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
     let store = open_store(&args.external.options(), &args.store)?;
     let mut txn = store.begin()?;
     let snapshot = store.latest()?;
     let plan = Plan::of(args, (&txn, &snapshot))?;
     let replaced = Replaced::of(&plan.new_names(), &snapshot)?;
+    let nothing = plan.items.iter().all(|item| item.does == Does::Nothing).then_some(NOTHING);
+    if let (Some(why), Some(tag)) = (nothing, &args.before.tag) {
+        // Without a commit there is no state before it.
+        let advice = command_line("tag", &[&args.store.to_string_lossy(), tag]);
+        let why = format!("{why}, so no tag is made; to tag the state as it is: {advice}");
+        return Err(Error::Refused(format!("convert --tag {}: {why}", shell_word(tag))));
+    }
     if args.existing.is_dry_run() {
         check_writable(&store)?;
         args.before.apply(&mut txn)?;
@@ -59,14 +68,7 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         return replaced.print_advice(&args.before, &store, &args.store, out);
     }
     plan.note_others();
-    if plan.items.iter().all(|item| item.does == Does::Nothing) {
-        let why = "nothing to convert: the tensors have this dtype, or are of another kind";
-        if let Some(tag) = &args.before.tag {
-            // Without a commit there is no state before it.
-            let advice = command_line("tag", &[&args.store.to_string_lossy(), tag]);
-            let why = format!("{why}, so no tag was made; to tag the state as it is: {advice}");
-            return Err(Error::Refused(format!("convert --tag {}: {why}", shell_word(tag))));
-        }
+    if let Some(why) = nothing {
         message(&format!("note: {why}"));
         return Ok(());
     }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use stridemap::Tensor;
-use stridemap_interop::ForeignOptions;
+use stridemap_interop::{FileFormat, ForeignOptions};
 
 use super::Export;
 use super::format::{Format, Order};
@@ -77,6 +77,11 @@ pub(super) fn check_files(
 /// probably their earlier merge.
 fn check_is_no_source(args: &Export<'_>, tensors: &[(String, Tensor)], sources: &Sources) -> Result<()> {
     let Ok(there) = ForeignOptions::new().skip_unreadable(true).open(args.out) else { return Ok(()) };
+    // Of the formats that are written, .npy names its tensor after the file, .npz has names that an export changes, and a long
+    // value of the metadata of .gguf looks like a tensor.
+    if !matches!(there.format(), FileFormat::Safetensors) {
+        return Ok(());
+    }
     let is_alike = |input: &Input| matches!(input, Input::File(file) if file.format() == there.format());
     let is_merge = args.names.is_empty() && args.options.prefix.is_empty() && sources.iter().all(is_alike);
     let is_written = |name: &str| tensors.iter().any(|(written, _)| written == name);
