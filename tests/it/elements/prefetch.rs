@@ -197,7 +197,6 @@ fn prefetching_many_tensors_reads_each_byte_once_in_the_order_of_the_files_and_w
 
     // All pages are in memory when it returns, and no other page.
     let file = storage_file_of(&path, 1);
-    let mapped = open_mapped(&path);
     for (name, rows, bytes) in [
         (
             "far",
@@ -206,10 +205,11 @@ fn prefetching_many_tensors_reads_each_byte_once_in_the_order_of_the_files_and_w
         ),
         ("all", ix![.., ..], vec![0..COUNT * ROW_BYTES]),
     ] {
-        let view = mapped.load("x").unwrap().index(rows).unwrap();
+        // While a page is mapped, it cannot be dropped.
         if !drop_pages(&file) {
             return skip("STRIDEMAP_REQUIRE_ROOT", UNDROPPABLE);
         }
+        let view = open_mapped(&path).load("x").unwrap().index(rows).unwrap();
         Tensor::prefetch_all([&view], |_| ()).unwrap();
         let pages = resident(&file);
         assert!(bytes.iter().all(|bytes: &Range<usize>| !pages[pages_of(bytes)].contains(&false)), "{name}");
