@@ -28,7 +28,7 @@ impl Store {
     /// storage of its own: a tensor of less than 4 MiB, which shares its storage with others of its transaction, or one that is
     /// followed by bytes that no tensor reaches, as after a [`restore`](Self::restore) of fewer rows. Other tensors must be the
     /// last, as each is that was made by [`create_growable`](Self::create_growable) or saved with 4 MiB or more. A view of some
-    /// rows is not, unless they are the last ones.
+    /// rows of a tensor is not, unless they are the last ones. Ties and views of the rows that were there keep them.
     ///
     /// Appends to one storage wait for each other, in all processes, up to the lock timeout. Rows that were written
     /// but not committed are overwritten by the next append.

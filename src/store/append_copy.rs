@@ -34,20 +34,20 @@ impl Transaction<'_> {
         if self.follower(name, id, storage.length_bytes)?.is_none() {
             return Ok(true);
         }
-        let start_bytes = end_bytes.saturating_sub(header.nbytes() as u64);
-        let is_small = end_bytes - start_bytes < OWN_STORAGE_BYTES;
-        Ok(is_small && !self.are_shared(name, (id, start_bytes..end_bytes), storage.length_bytes)?)
+        let is_small = (header.nbytes() as u64) < OWN_STORAGE_BYTES;
+        Ok(is_small && !self.is_within_another(name, (id, end_bytes), storage.length_bytes)?)
     }
 
-    /// Whether a different tensor has some of these bytes of a storage. A copy would end what they share.
-    fn are_shared(&self, name: &str, (id, bytes): (u64, Range<u64>), length_bytes: u64) -> Result<bool> {
+    /// Whether a tensor that ends here in a storage ends within a different one: then it is a view of some of its rows, and
+    /// could not grow if nothing else were in the storage, either.
+    fn is_within_another(&self, name: &str, (id, end_bytes): (u64, u64), length_bytes: u64) -> Result<bool> {
         for entry in self.draft.tensors("")? {
             let (other_name, other) = entry?;
             if other.storage_id == id
                 && other_name != name
                 && let Ok(extent) = other.header.extent(length_bytes)
-                && extent.start_bytes() < bytes.end
-                && bytes.start < extent.end_bytes()
+                && extent.start_bytes() < end_bytes
+                && end_bytes < extent.end_bytes()
             {
                 return Ok(true);
             }
