@@ -19,7 +19,7 @@ mod remote {
     pub(crate) use crate::url::shown;
 }
 
-mod shell {
+mod separator {
     /// Returns whether the arguments of the process have a `--`. Those of the fuzzer have none.
     pub(crate) fn has_separator() -> bool {
         false
