@@ -2,7 +2,7 @@
 
 use std::env;
 
-/// Returns whether the command line has a `--`, after which every text is meant as it is.
+/// Returns whether the command line has a `--`.
 pub(crate) fn has_separator() -> bool {
     env::args_os().any(|word| word == "--")
 }

@@ -38,7 +38,7 @@ use crate::ui::{Column, Table, bytes_cell, examples, warn, write_json};
 #[derive(clap::Args)]
 #[command(after_help = examples(&["log model.smap", "log model.smap --json | jq -r .tags[]", "log model.smap --follow"]))]
 pub(crate) struct LogArgs {
-    /// The store, or its URL
+    /// The store, or its URL; with --follow a store on this machine, and the command follow is for a URL
     pub(crate) store: PathBuf,
     /// Print a line for each commit from now on
     #[arg(long)]

@@ -9,7 +9,7 @@ use crate::expr::{self, Copies};
 use crate::history::each_tagged;
 use crate::names::one_line;
 use crate::pieces::steady;
-use crate::ui::counted;
+use crate::ui::{counted, warn};
 
 /// The maximum number of tags that a caption lists.
 const MAX_TAGS: usize = 5;
@@ -18,10 +18,20 @@ const MAX_TAGS: usize = 5;
 struct Series<'a> {
     expr: &'a str,
     lines: Lines,
-    /// The last view that was read, and its numbers, which are not read again if nothing has changed.
-    last: Option<(Tensor, Option<[f64; 3]>)>,
+    /// The last view that was read, and what was found, which is not read again if nothing has changed.
+    last: Option<(Tensor, Found)>,
+    /// The generations with elements that are not finite beside those that are.
+    not_finite: Vec<String>,
     /// The tags of the generations that are gaps, by the reason.
     gaps: Vec<(&'static str, Vec<String>)>,
+}
+
+/// What was found in a view.
+#[derive(Clone, Copy)]
+struct Found {
+    /// The minimum, the mean and the maximum of the finite elements.
+    numbers: Option<[f64; 3]>,
+    is_finite: bool,
 }
 
 const MISSING: &str = "no such tensor";
@@ -41,39 +51,47 @@ pub(super) fn panels(
     let mut unreadable = Vec::new();
     each_tagged(store, tags, |label, snapshot| {
         for series in &mut all {
-            let numbers = match &snapshot {
+            let found = match &snapshot {
                 Ok(snapshot) => series.read(snapshot, &progress),
                 Err(_) => Ok(Err(UNREADABLE)),
             };
-            let numbers = match numbers {
+            let found = match found {
                 Err(Error::Library(e)) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Io) => {
                     unreadable.push(format!("{} in {label}: {}", one_line(series.expr), Error::from(e)));
                     Err(UNREADABLE)
                 }
-                numbers => numbers?,
+                found => found?,
             };
-            series.push(label.clone(), numbers);
+            series.push(label.clone(), found);
         }
         if let Err(e) = snapshot {
             unreadable.push(format!("{label}: {e}"));
         }
         Ok(())
     })?;
-    let panels = all.into_iter().map(|series| series.panel(surface)).collect::<Result<_>>()?;
-    Ok((panels, unreadable))
+    match all.into_iter().map(|series| series.panel(surface)).collect() {
+        Ok(panels) => Ok((panels, unreadable)),
+        Err(e) => {
+            // The error says only that there is nothing to draw.
+            unreadable.iter().for_each(|why| warn(&format!("plot: {why}")));
+            Err(e)
+        }
+    }
 }
 
 impl<'a> Series<'a> {
     fn new(expr: &'a str) -> Self {
-        Series { expr, lines: Lines { points: Vec::new() }, last: None, gaps: Vec::new() }
+        Series {
+            expr,
+            lines: Lines { points: Vec::new() },
+            last: None,
+            not_finite: Vec::new(),
+            gaps: Vec::new(),
+        }
     }
 
     /// Returns the numbers of the view in a generation, or why there are none.
-    fn read(
-        &mut self,
-        snapshot: &Snapshot,
-        progress: &impl Fn(u64),
-    ) -> Result<Result<[f64; 3], &'static str>> {
+    fn read(&mut self, snapshot: &Snapshot, progress: &impl Fn(u64)) -> Result<Result<Found, &'static str>> {
         if !expr::has_tensor(self.expr, snapshot)? {
             return Ok(Err(MISSING));
         }
@@ -82,20 +100,25 @@ impl<'a> Series<'a> {
             Err(Error::Refused(_)) => return Ok(Err(OTHER_VIEW)),
             Err(e) => return Err(e),
         };
-        let numbers = match &self.last {
-            Some((last, numbers)) if is_same(last, &view) => *numbers,
+        let found = match &self.last {
+            Some((last, found)) if is_same(last, &view) => *found,
             _ => {
                 let (steady, _guard) = steady(&view)?;
                 let statistics = steady.statistics(progress)?;
                 let limits = statistics.quantile(0.).zip(statistics.quantile(1.));
-                limits.zip(statistics.mean()).map(|((min, max), mean)| [min, mean, max])
+                let numbers = limits.zip(statistics.mean()).map(|((min, max), mean)| [min, mean, max]);
+                Found { numbers, is_finite: statistics.finite_count() == statistics.count }
             }
         };
-        self.last = Some((view, numbers));
-        Ok(numbers.ok_or(NOT_FINITE))
+        self.last = Some((view, found));
+        Ok(Ok(found))
     }
 
-    fn push(&mut self, label: String, numbers: Result<[f64; 3], &'static str>) {
+    fn push(&mut self, label: String, found: Result<Found, &'static str>) {
+        let numbers = found.and_then(|found| found.numbers.ok_or(NOT_FINITE));
+        if numbers.is_ok() && found.is_ok_and(|found| !found.is_finite) {
+            self.not_finite.push(label.clone());
+        }
         if let Err(why) = numbers {
             match self.gaps.iter_mut().find(|(other, _)| *other == why) {
                 Some((_, labels)) => labels.push(label.clone()),
@@ -123,17 +146,24 @@ impl<'a> Series<'a> {
         let lines = match surface {
             Surface::Image { .. } => "max (red), mean (gray) and min (blue)",
             Surface::Terminal { has_color: true, .. } => "max (red), mean and min (blue)",
-            Surface::Terminal { .. } => "max, mean and min, from above,",
+            Surface::Terminal { .. } => "from above: max, mean and min,",
         };
         let mut caption = vec![format!("{lines} {over}")];
-        caption.extend(self.gaps.iter().map(|(why, labels)| {
-            let shown = labels.iter().take(MAX_TAGS).map(String::as_str).collect::<Vec<_>>().join(", ");
-            let more = labels.len().saturating_sub(MAX_TAGS);
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            format!("gap: {why} in {shown}{more}")
-        }));
+        if !self.not_finite.is_empty() {
+            caption.push(format!("NaN or infinities, not shown, in {}", first_of(&self.not_finite)));
+        }
+        caption.extend(self.gaps.iter().map(|(why, labels)| format!("gap: {why} in {}", first_of(labels))));
         let title = format!("{expr}  {}  {:?}", view.dtype(), view.size());
         Ok(Panel { expr, title, drawing: Drawing::Lines(self.lines), caption })
+    }
+}
+
+/// Returns the first of some tags, and how many more there are.
+fn first_of(labels: &[String]) -> String {
+    let shown = labels.iter().take(MAX_TAGS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match labels.len().saturating_sub(MAX_TAGS) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::pieces::steady;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// A heat map, of which each block shows its element of largest magnitude
+    /// A heat map whose blocks show their elements of largest magnitude
     Extremes,
     /// A histogram, whatever the dimensions are
     Histogram,
@@ -62,6 +62,10 @@ impl Panel {
 pub(super) fn matrix_size(expr: &str, view: &Tensor, kind: Option<Kind>) -> Result<Option<(usize, usize)>> {
     match *view.size() {
         _ if kind == Some(Kind::Histogram) => Ok(None),
+        [] | [_] if kind == Some(Kind::Extremes) => {
+            let why = "has no two dimensions, so it is drawn as a histogram, which has no blocks; leave out --as extremes";
+            Err(Error::Refused(format!("plot: {expr} {why}")))
+        }
         [] | [_] => Ok(None),
         [rows, columns] => Ok(Some((rows, columns))),
         ref size => {

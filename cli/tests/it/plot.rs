@@ -245,7 +245,7 @@ fn minimum_mean_and_maximum_are_drawn_over_generations_with_gaps() {
      -2      ⠈⠉⠉⠉⠛⠒⠒⠒⠦⠤⠤⢤⣄⡀
         t1                                                    t4
 
-    max, mean and min, from above, in 4 generations, from t1 to
+    from above: max, mean and min, in 4 generations, from t1 to
     t4
     gap: no such tensor in t3
     ");
@@ -256,7 +256,18 @@ fn minimum_mean_and_maximum_are_drawn_over_generations_with_gaps() {
     let tagged = dir.on_terminal(80, &["plot", "s.smap", "w", "--over", "*"]);
     assert!(tagged.contains("in 5 generations, from t1 to t5\n"), "{tagged}");
     let one = dir.on_terminal(80, &["plot", "s.smap", "w", "--over", "t2"]);
-    assert!(one.contains("max, mean and min, from above, in t2\n"), "{one}");
+    assert!(one.contains("from above: max, mean and min, in t2\n"), "{one}");
+    let other = dir.on_terminal(120, &["plot", "s.smap", "other", "--over", "t*"]);
+    assert!(
+        other.contains("from t1 to t5\nNaN or infinities, not shown, in t1, t2, t3, t4, t5\n"),
+        "{other}"
+    );
+    assert!(!one.contains("NaN"), "{one}");
+    let extremes = dir.refusal(&["plot", "s.smap", "w", "--as", "extremes"]);
+    assert!(
+        extremes.contains("it is drawn as a histogram, which has no blocks; leave out --as extremes"),
+        "{extremes}"
+    );
     // A view that does not exist in any generation, and one that has fewer.
     let refused = dir.refusal(&["plot", "s.smap", "none", "--over", "*"]);
     assert_eq!(refused, "plot: none cannot be drawn over 5 generations: no such tensor");
@@ -286,6 +297,12 @@ fn a_generation_that_cannot_be_read_is_a_gap_and_an_error() {
     let messages: Vec<&str> = run.stderr.lines().collect();
     assert!(messages[0].starts_with("stridemap: plot: t2: ") && messages[0].contains(&file), "{run:?}");
     assert_eq!(messages.last(), Some(&"stridemap: plot: not all generations could be read"), "{run:?}");
+    let alone = dir.run(&["plot", "s.smap", "w", "--over", "t2"]);
+    assert_eq!(alone.code, Some(2), "{alone:?}");
+    assert!(
+        alone.stderr.contains(&file) && alone.stderr.contains("cannot be drawn over 1 generation"),
+        "{alone:?}"
+    );
 }
 
 #[test]
