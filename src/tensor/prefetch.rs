@@ -8,7 +8,6 @@ use super::copy::MAX_GAP_BYTES;
 use crate::error::{Context, Result};
 use crate::layout::for_each_range;
 use crate::parallel;
-
 use crate::storage::{
     Advice, Hint, READ_AHEAD_GAP_BYTES, READ_AHEAD_RANGE_BYTES, READ_AHEAD_WINDOW_BYTES, Storage,
 };
@@ -98,7 +97,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io); [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) for a file that became
-    /// shorter; [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory).
+    /// shorter, and for a chunk that was changed if the handle verifies what it reads; [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory).
     pub fn prefetch_all<'a>(
         tensors: impl IntoIterator<Item = &'a Tensor>,
         mut progress: impl FnMut(u64),

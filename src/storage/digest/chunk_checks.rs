@@ -1,7 +1,6 @@
 //! Checks the chunks of a sealed storage when a handle first reads them, if it verifies what it reads.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -25,7 +24,7 @@ const MAX_THREADS: usize = 8;
 /// The limit on names in an error.
 const LISTED_NAMES: usize = 3;
 
-/// How often, and how long between, it is tried to look up what was checked.
+/// How often to try to look up what was checked, and how long to wait between two tries.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
@@ -170,7 +169,7 @@ impl ChunkChecks {
         start..self.length_bytes.min(start + CHUNK_BYTES)
     }
 
-    /// Compares the digest of a chunk, of which `range` is read.
+    /// Compares the digest of a chunk with the stored one, and notes that it was checked. `range` is what is read, for the error.
     fn compare(&self, index: u64, found: Digest, range: &Range<u64>) -> Result<()> {
         if *self.full.get(index as usize).unwrap_or(&self.tail) != found {
             return Err(self.damage(index, range));
@@ -212,19 +211,11 @@ impl ChunkChecks {
             0 => {}
             more => names.push(format!("{more} more")),
         }
-        let mut listed = String::new();
-        for (at, name) in names.iter().enumerate() {
-            let joint = if at == 0 {
-                ""
-            } else if at + 1 == names.len() {
-                " and "
-            } else {
-                ", "
-            };
-            // Writing to a text cannot fail.
-            let _ = write!(listed, "{joint}{name}");
+        match names.split_last() {
+            None => error,
+            Some((only, [])) => error.context(format_args!("read {only}")),
+            Some((last, first)) => error.context(format_args!("read {} and {last}", first.join(", "))),
         }
-        if listed.is_empty() { error } else { error.context(format_args!("read {listed}")) }
     }
 }
 

@@ -69,16 +69,19 @@ pub(super) enum Bytes {
 }
 
 impl Storage {
+    pub(super) fn new(
+        identity: Identity,
+        place: Option<(FileId, u64)>,
+        length_bytes: u64,
+        bytes: Bytes,
+    ) -> Arc<Self> {
+        Arc::new(Storage { identity, place, length_bytes, bytes, checks: OnceLock::new() })
+    }
+
     /// Returns a storage that owns bytes in memory.
     pub(crate) fn on_heap(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Arc<Self> {
         let length_bytes = bytes.as_ref().len() as u64;
-        Arc::new(Storage {
-            identity: Identity::Heap,
-            place: None,
-            length_bytes,
-            bytes: Bytes::Heap(Box::new(bytes)),
-            checks: OnceLock::new(),
-        })
+        Storage::new(Identity::Heap, None, length_bytes, Bytes::Heap(Box::new(bytes)))
     }
 
     /// Returns a storage of `length_bytes` at `offset_bytes` of a file outside any store. The caller has checked that
@@ -86,7 +89,7 @@ impl Storage {
     pub(crate) fn of_range(file: &Arc<ExternalFile>, offset_bytes: u64, length_bytes: u64) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
         let place = Some((file.id(), offset_bytes));
-        Arc::new(Storage { identity: Identity::Foreign, place, length_bytes, bytes, checks: OnceLock::new() })
+        Storage::new(Identity::Foreign, place, length_bytes, bytes)
     }
 
     /// Opens the storage of a store at `path`, and maps it if that is permitted. `context` is called for a storage that
@@ -133,7 +136,7 @@ impl Storage {
             _ => Bytes::File(ReadFile::of(file, path)),
         };
         let identity = Identity::Stored { store, id, record };
-        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes, checks: OnceLock::new() }))
+        Ok(Storage::new(identity, Some(place), length_bytes, bytes))
     }
 
     /// Opens a mutable storage that has lost its mark, to copy what is left of it. No process locks such a file, so none
@@ -146,7 +149,7 @@ impl Storage {
         let length_bytes = record.length_bytes;
         let bytes = Bytes::File(ReadFile::of(open_whole(disk, path, length_bytes)?, path));
         let identity = Identity::Stored { store, id, record };
-        Ok(Arc::new(Storage { identity, place: None, length_bytes, bytes, checks: OnceLock::new() }))
+        Ok(Storage::new(identity, None, length_bytes, bytes))
     }
 
     /// Opens an external storage of a store, and maps its file if that is permitted.
@@ -182,7 +185,7 @@ impl Storage {
             }
         };
         let identity = Identity::Stored { store, id, record };
-        Ok(Arc::new(Storage { identity, place: Some(place), length_bytes, bytes, checks: OnceLock::new() }))
+        Ok(Storage::new(identity, Some(place), length_bytes, bytes))
     }
 
     /// Returns a storage of the first `length_bytes` of a file that a transaction is still writing.
@@ -193,13 +196,7 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::File(ReadFile::of(Arc::clone(file), path));
-        Arc::new(Storage {
-            identity: Identity::Staged { transaction, id },
-            place: None,
-            length_bytes,
-            bytes,
-            checks: OnceLock::new(),
-        })
+        Storage::new(Identity::Staged { transaction, id }, None, length_bytes, bytes)
     }
 
     /// Returns a storage of a range of an external file that a transaction is about to commit.
@@ -210,13 +207,7 @@ impl Storage {
         length_bytes: u64,
     ) -> Arc<Self> {
         let bytes = Bytes::Range(Arc::clone(file), offset_bytes);
-        Arc::new(Storage {
-            identity: Identity::Staged { transaction, id },
-            place: None,
-            length_bytes,
-            bytes,
-            checks: OnceLock::new(),
-        })
+        Storage::new(Identity::Staged { transaction, id }, None, length_bytes, bytes)
     }
 
     pub(crate) fn identity(&self) -> &Identity {

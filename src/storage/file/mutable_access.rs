@@ -1,6 +1,6 @@
 //! Locks of mutable storages, and handles that are read under them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::backing::{Bytes, Storage};
 use super::mutable::{LockedStorage, MutableFile};
@@ -73,7 +73,7 @@ impl Storage {
     fn with_access(&self, file: &Arc<MutableFile>, access: MutableAccess) -> Arc<Self> {
         let bytes = Bytes::Mutable(Arc::clone(file), access);
         let Storage { ref identity, place, length_bytes, .. } = *self;
-        Arc::new(Storage { identity: identity.clone(), place, length_bytes, bytes, checks: OnceLock::new() })
+        Storage::new(identity.clone(), place, length_bytes, bytes)
     }
 
     /// Locks a mutable storage so that its bytes do not change while they are read. `None` for the other kinds, which
