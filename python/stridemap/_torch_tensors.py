@@ -25,7 +25,6 @@ _MAX_ITEMSIZE = 16
 #: The types of tensors whose elements are those in their storages.
 _KNOWN = frozenset((torch.Tensor, torch.nn.Parameter))
 
-
 #: The dtypes that NumPy has too. Their bytes take a third of the time.
 _OF_NUMPY = frozenset((torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
