@@ -138,7 +138,11 @@ fn assert_session(document: &Path, dir: &Dir) {
         fs::write(document, played).unwrap();
         return;
     }
-    assert_eq!(text, played, "{}", document.display());
+    let is_same = |(shown, actual): &(&str, &str)| shown == actual;
+    let same = text.lines().zip(played.lines()).take_while(is_same).count();
+    let next = |text: &str| text.lines().skip(same).take(5).collect::<Vec<_>>().join("\n");
+    let (shown, actual) = (next(&text), next(&played));
+    assert!(text == played, "{}:{}, shown:\n{shown}\nactual:\n{actual}", document.display(), same + 1);
 }
 
 /// Returns a directory with the real model, or `None` if its path is not known.
