@@ -125,9 +125,6 @@ impl Source {
 // Options for reading files in other formats.
 #[derive(clap::Args, Default)]
 pub(crate) struct Reading {
-    /// Convert big-endian NumPy arrays to little-endian; without this they are refused
-    #[arg(long)]
-    byteswap: bool,
     /// The dtype of elements that NumPy stores as untyped bytes (V1, V2): float8_e4m3fn, bfloat16, ...
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     untyped: Option<DType>,
@@ -135,7 +132,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn options(&self) -> ForeignOptions {
-        let options = ForeignOptions::new().byteswap(self.byteswap);
+        let options = ForeignOptions::new();
         match self.untyped {
             Some(dtype) => options.untyped(dtype),
             None => options,
@@ -243,6 +240,6 @@ mod tests {
         println!("{} commands: {}", commands.len(), commands.iter().cloned().collect::<Vec<_>>().join(" "));
         println!("{} options: {}", options.len(), options.iter().cloned().collect::<Vec<_>>().join(" "));
         assert!(commands.len() <= 29, "{commands:?}");
-        assert!(options.len() <= 58, "{options:?}");
+        assert!(options.len() <= 56, "{options:?}");
     }
 }

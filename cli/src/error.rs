@@ -49,11 +49,10 @@ pub(crate) fn output_error(e: stridemap::Error) -> Error {
 }
 
 /// Phrases in the messages of the library, each with its replacement in the messages of this program.
-const WORDS: [(&str, &str); 11] = [
+const WORDS: [(&str, &str); 10] = [
     (", or drop tensors: each storage is an open file", ": each storage is an open file"),
     ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),
     ("StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)", "--external anywhere"),
-    ("--byteswap, or ForeignOptions::byteswap", "--byteswap"),
     ("--untyped, or ForeignOptions::untyped", "--untyped"),
     ("or replace it, with Transaction::on_existing", "or give --force"),
     ("no tag, handle or snapshot keeps it", "no tag keeps it, and no process uses it"),

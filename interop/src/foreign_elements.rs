@@ -13,7 +13,7 @@ impl ForeignFile {
     /// Returns a tensor whose storage is a range of the file. No element is read. Tensors that share a storage in the
     /// file share it here too.
     ///
-    /// As an exception, elements that are compressed or [byte-swapped](crate::ForeignOptions::byteswap) are converted into an
+    /// As an exception, elements that are compressed or big-endian are converted into an
     /// unnamed temporary file in the directory that `TMPDIR` names. The conversion verifies the checksum of a zip
     /// member, and so does an import. Reading elements from the file itself does not.
     ///

@@ -29,7 +29,6 @@ use super::{gguf, numpy, safetensors, spool, torch, zip};
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ForeignOptions {
-    pub(super) is_swapping: bool,
     pub(super) untyped: Option<DType>,
     pub(super) is_skipping_unreadable: bool,
 }
@@ -39,14 +38,6 @@ impl ForeignOptions {
     #[must_use]
     pub fn new() -> Self {
         ForeignOptions::default()
-    }
-
-    /// Converts big-endian NumPy arrays to little-endian when they are read. By default they are refused, because
-    /// storages are little-endian.
-    #[must_use]
-    pub fn byteswap(mut self, is_swapping: bool) -> Self {
-        self.is_swapping = is_swapping;
-        self
     }
 
     /// Sets the type of elements that NumPy wrote as untyped bytes, such as `V1` or `V2`. NumPy writes most types of

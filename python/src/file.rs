@@ -20,9 +20,8 @@ use crate::transaction::TransactionHandle;
 #[pyclass(frozen)]
 pub(crate) struct FileHandle(ForeignFile);
 
-/// Big-endian elements are converted, as they are when an array of NumPy is saved.
 fn options(skip_unreadable: bool) -> ForeignOptions {
-    ForeignOptions::new().byteswap(true).skip_unreadable(skip_unreadable)
+    ForeignOptions::new().skip_unreadable(skip_unreadable)
 }
 
 /// Opens a file. With `skip_unreadable`, what cannot be read is left out. `untyped` is the dtype of elements that NumPy

@@ -207,13 +207,11 @@ fn refusal_says_what_was_probably_meant() {
 #[test]
 fn messages_name_no_items_of_the_library() {
     let dir = Dir::with_store();
-    dir.write_npy("big.npy", ">i2", "(1,)", &[0; 2]);
     dir.write_npy("untyped.npy", "|V2", "(1,)", &[0; 2]);
     dir.write_safetensors("x.safetensors", TENSOR, &[0; 8]);
     dir.messages(&["import", "x.safetensors", "s.smap", "--in-place"]);
     for (args, flag) in [
-        (&["import", "big.npy", "s.smap"][..], "(--byteswap)"),
-        (&["import", "untyped.npy", "s.smap"], "(--untyped)"),
+        (&["import", "untyped.npy", "s.smap"][..], "(--untyped)"),
         (&["show", "s.smap", "w", "--external", "none"], "--external beside"),
         (&["view", "s.smap", "points", ""], "view: "),
         (&["mv", "s.smap", "points", ""], "name"),

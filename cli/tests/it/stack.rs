@@ -223,7 +223,7 @@ fn tensors_of_several_files_are_fused_by_their_names_in_the_store() {
     let files: Vec<String> = (0..11).map(|expert| format!("e.{expert}.npy")).collect();
     let mut args = vec!["import"];
     args.extend(files.iter().map(String::as_str));
-    args.extend(["s.smap", "--prefix", "p.", "--rename", "e.*=x.*", "--byteswap", "--fuse", "p.x.{}"]);
+    args.extend(["s.smap", "--prefix", "p.", "--rename", "e.*=x.*", "--fuse", "p.x.{}"]);
     dir.messages(&args);
     dir.messages(&["view", "s.smap", "--stack", "p.x.{}", "x"]);
     assert_eq!(firsts(&dir, "x"), (0..11).map(|expert| expert as f32).collect::<Vec<_>>());

@@ -232,15 +232,9 @@ fn field_offsets(fields: &[FieldDescr<'_>]) -> Result<(Vec<u64>, u64), String> {
     Ok((field_offsets, record_bytes))
 }
 
-/// Returns the type of elements. It is an error if their bytes must be reversed and the options do not allow that.
+/// Returns the type of elements.
 fn dtype_of(descr: &str, options: ForeignOptions) -> Result<ElementType, String> {
     let ParsedDescr { dtype, is_big_endian } = ParsedDescr::parse(descr, options.untyped)?;
-    if is_big_endian && !options.is_swapping {
-        return Err(format!(
-            "the elements are big-endian (descr {descr:?}); convert them while reading (--byteswap, or \
-             ForeignOptions::byteswap), or in NumPy with astype"
-        ));
-    }
     let swap_unit_bytes = match dtype {
         _ if !is_big_endian => 0,
         // The real and the imaginary part are swapped separately.

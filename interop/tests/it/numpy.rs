@@ -95,7 +95,7 @@ fn column_major_tensor_is_written_without_reordering() {
 }
 
 #[test]
-fn big_endian_elements_are_swapped_on_request() {
+fn big_endian_elements_are_read_as_their_values_and_are_not_adopted() {
     let place = Place::new();
     let header = |descr, shape| format!("{{'descr': '{descr}', 'fortran_order': True, 'shape': {shape}, }}");
     let elements: Vec<u8> = (0..16).collect();
@@ -107,8 +107,7 @@ fn big_endian_elements_are_swapped_on_request() {
         (">u1", DType::U8, "(4, 4)", 1),
     ] {
         let path = place.file("x.npy", &npy_bytes(&header(descr, shape), &elements));
-        assert_eq!(ForeignFile::open(&path).is_ok(), turned == 1);
-        let file = ForeignOptions::new().byteswap(true).open(&path).unwrap();
+        let file = ForeignFile::open(&path).unwrap();
         let expected: Vec<u8> =
             elements.chunks(turned).flat_map(|number| number.iter().rev()).copied().collect();
         let mut txn = place.store.begin().unwrap();
@@ -132,7 +131,7 @@ fn big_endian_elements_are_swapped_on_request() {
 #[test]
 fn untyped_elements_get_the_requested_type() {
     let place = Place::new();
-    let options = |dtype| ForeignOptions::new().untyped(dtype).byteswap(true);
+    let options = |dtype| ForeignOptions::new().untyped(dtype);
     for (descr, dtype, expected) in [
         ("|V1", DType::F8E8M0FNU, Ok([1, 2, 3, 4])),
         ("<V1", DType::U8, Ok([1, 2, 3, 4])),
@@ -189,7 +188,6 @@ fn malformed_npy_headers_are_refused_with_the_reason() {
     let plain =
         |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}");
     for (header, what) in [
-        (plain("'>f4'", "(2,)"), "big-endian"),
         (plain("'|O'", "(2,)"), "Python objects"),
         (plain("'<V1'", "(8,)"), "state their type"),
         (plain("'|V2'", "(4,)"), "if they are bfloat16, say so"),
@@ -212,7 +210,6 @@ fn malformed_npy_headers_are_refused_with_the_reason() {
             "the field \"b\": the elements (descr \"|O\") are Python",
         ),
         (plain("[('a', '<U1')]", "(2,)"), "the field \"a\": the elements (descr \"<U1\") are strings"),
-        (plain("[('a', '>f4')]", "(2,)"), "the field \"a\": the elements are big-endian"),
         (plain("[('', '<f4')]", "(2,)"), "the field \"\": it has no name"),
         (plain("[('a\\\\', '<f4')]", "(2,)"), "backslash"),
         (plain("[('a', '<f4'), ('a', '<f4')]", "(1,)"), "two tensors are named \"x.a\""),

@@ -164,7 +164,6 @@ fn unreadable_members_are_left_out_and_listed_with_the_reason() {
         &zip_of(&[
             ("object.npy", STORED, &array("'|O'", "(1,)", b"\x80\x04.")),
             ("good.npy", STORED, &good),
-            ("big.npy", STORED, &array("'>i2'", "(1,)", &[0, 1])),
             ("names.npy", DEFLATED, &array("'<U1'", "(2,)", &[97, 0, 0, 0, 98, 0, 0, 0])),
             ("readme.txt", STORED, b"text that is long enough"),
             ("cut.npy", DEFLATED, &good[..20]),
@@ -174,7 +173,6 @@ fn unreadable_members_are_left_out_and_listed_with_the_reason() {
     let file = ForeignOptions::new().skip_unreadable(true).open(&path).unwrap();
     let expected = [
         ("object", "pickle"),
-        ("big", "big-endian"),
         ("names", "strings"),
         ("readme.txt", "not a NumPy array"),
         ("cut", "ends after"),
