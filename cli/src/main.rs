@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod args;
+mod at;
+mod by_storage;
 mod care;
 mod change;
 mod diff;
@@ -21,6 +23,7 @@ mod look;
 mod names;
 mod output_file;
 mod pieces;
+mod plan;
 mod plot;
 mod proportion;
 mod remote;
@@ -29,6 +32,7 @@ mod separator;
 mod shell;
 mod size;
 mod ui;
+mod undo;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

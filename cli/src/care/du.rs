@@ -9,8 +9,8 @@ use stridemap::{Snapshot, Store, StoreOptions};
 
 use super::{du_file, du_patterns};
 use crate::args::Source;
+use crate::at::split;
 use crate::error::Result;
-use crate::history::split;
 use crate::input::{Input, stored_bytes};
 use crate::look::map::{self, MapOptions};
 use crate::names::{one_line, quoted};

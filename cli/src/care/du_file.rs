@@ -7,9 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 
 use serde_json::json;
 
+use crate::by_storage::by_storage;
 use crate::error::{Error, Result};
 use crate::input::Input;
-use crate::look::sharing::{StorageUsage, by_storage};
+use crate::look::sharing::StorageUsage;
 use crate::ui::{bytes_cell, print_line, write_json};
 
 /// The bytes of a block, in which the system counts disk space.

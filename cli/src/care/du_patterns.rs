@@ -6,13 +6,14 @@ use std::io::Write;
 use serde::Serialize;
 use stridemap::{StorageKind, TensorInfo};
 
-use crate::change::freed::{Freed, Frees};
+use crate::by_storage::by_storage;
 use crate::error::{Error, Result};
-use crate::history::kept_by_tags;
 use crate::input::Input;
-use crate::look::sharing::{StorageUsage, by_storage};
+use crate::look::sharing::StorageUsage;
 use crate::names::{Pattern, one_line, pattern, selecting_hint};
 use crate::ui::{Column, Table, bytes_cell};
+use crate::undo::freed::{Freed, Frees};
+use crate::undo::kept_by_tags;
 
 /// The tensors that a pattern selects, and their bytes in the storages of the store or file.
 #[derive(Default, Serialize)]

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use stridemap::maintenance::{Loss, Salvaged};
 
 use crate::args::{DryRun, External};
+use crate::at::split;
 use crate::error::{Error, Result};
-use crate::history::split;
 use crate::input::{explain, reporting_waits};
 use crate::names::{command_line, one_line, shell_word};
 use crate::output_file::check_parent_dir;

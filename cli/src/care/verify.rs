@@ -9,8 +9,8 @@ use stridemap::{ErrorKind, Store, StoreOptions};
 
 use super::verify_file;
 use crate::args::{External, Source};
+use crate::at::split;
 use crate::error::{Error, Result};
-use crate::history::split;
 use crate::input::{explain, open_at, stored_bytes};
 use crate::names::{names, one_line};
 use crate::remote::{self, check_local, is_url};

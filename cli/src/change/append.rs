@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use stridemap::{DType, ErrorKind, Source, Store, StoreOptions, Tensor};
 
-use super::plan;
 use super::stdin::PIPE;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
-use crate::history::Before;
 use crate::input::{check_found, check_writable, open_store};
 use crate::names::{name, quoted};
+use crate::plan;
 use crate::ui::{Progress, counted, examples, message, progress};
+use crate::undo::Before;
 
 /// Append rows from files to a tensor, in one commit: all or none
 ///

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use stridemap::StoreOptions;
 
-use super::plan::begin;
 use crate::args::{DryRun, Reading};
 use crate::error::{Error, Result};
-use crate::history::Before;
 use crate::input::{Input, open_store};
 use crate::names::{Named, name, of_scope, one_line, quoted};
+use crate::plan::begin;
 use crate::ui::{Column, Table, examples, joined, message, width, write_json};
+use crate::undo::Before;
 
 /// List, print, set or remove attributes: texts under keys
 ///

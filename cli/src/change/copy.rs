@@ -13,15 +13,16 @@ use indicatif::HumanBytes;
 use stridemap::maintenance::Copied;
 use stridemap::{ErrorKind, Snapshot, Store, Transaction};
 
-use super::plan::{described, header, info};
 use super::target::open_existing;
 use crate::args::{Existing, External};
+use crate::at::split;
 use crate::error::{Error, Result};
-use crate::history::{Before, Replaced, split};
 use crate::input::{check_writable, open_at};
 use crate::names::{command_line, names, one_line, pattern, quoted, shell_word};
+use crate::plan::{described, header, info};
 use crate::remote::shown;
 use crate::ui::{advance, counted, examples, message};
+use crate::undo::{Before, Replaced};
 
 /// Copy tensors to another store, in one commit: all or none
 ///

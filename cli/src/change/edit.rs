@@ -8,8 +8,6 @@ use indicatif::HumanBytes;
 use serde_json::json;
 use stridemap::{ErrorKind, Snapshot, StoreOptions, Tensor, Transaction};
 
-use super::freed::{Freed, Frees};
-use super::plan::{begin, header, info, replacing};
 use super::stack;
 use super::stack::Planned;
 use crate::args::{DryRun, Existing, External};
@@ -17,10 +15,12 @@ use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::held::report_held_bytes;
-use crate::history::{Before, Replaced, kept_by_tags};
 use crate::input::open_store;
 use crate::names::{PLACE, name, names, new_name, one_line, quoted};
+use crate::plan::{begin, header, info, replacing};
 use crate::ui::{counted, examples, joined, message, short_record, write_json};
+use crate::undo::freed::{Freed, Frees};
+use crate::undo::{Before, Replaced, kept_by_tags};
 
 /// Save a tensor, or a view of one, under a new name, without copying elements
 ///

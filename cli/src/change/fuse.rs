@@ -6,9 +6,9 @@ use stridemap::{Header, Result as LibraryResult, TensorInfo, Transaction};
 use stridemap_interop::ForeignFile;
 use stridemap_interop::gguf::TYPE_KEY;
 
-use super::plan::header;
 use crate::error::{Error, Result};
 use crate::names::{Numbered, quoted};
+use crate::plan::header;
 use crate::ui::counted;
 
 /// The tensors that are fused.

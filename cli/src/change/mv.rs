@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use stridemap::{Snapshot, StoreOptions, Transaction};
 
 use super::edit::{Change, commit};
-use super::plan::{header, info, replacing};
 use super::rename::PatternRename;
 use crate::args::Existing;
 use crate::error::{Error, Result};
-use crate::history::Before;
 use crate::names::{Pattern, name, new_name, pattern, quoted, selecting_hint};
+use crate::plan::{header, info, replacing};
 use crate::ui::{counted, examples};
+use crate::undo::Before;
 
 /// Rename a tensor, or many in one commit: all or none
 ///

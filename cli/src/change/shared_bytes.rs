@@ -3,8 +3,9 @@
 use indicatif::HumanBytes;
 use stridemap::TensorInfo;
 
+use crate::by_storage::by_storage;
 use crate::error::Result;
-use crate::look::sharing::{MAX_STEPS, by_storage, placed_tensors};
+use crate::look::sharing::{MAX_STEPS, placed_tensors};
 use crate::ui::counted;
 
 /// The maximum number of pairs of tensors that a note names.

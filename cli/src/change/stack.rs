@@ -2,11 +2,11 @@
 
 use stridemap::{Snapshot, Tensor, TensorInfo, Transaction};
 
-use super::plan::header;
 use crate::error::{Error, Result};
 use crate::expr;
 use crate::expr::Copies;
 use crate::names::{Numbered, PLACE, Run, fill, natural, one_line, quoted, shell_word};
+use crate::plan::header;
 use crate::ui::message;
 
 /// The end of an expression that stands for each position of the first dimension.

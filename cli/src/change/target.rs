@@ -5,8 +5,8 @@ use std::path::Path;
 
 use stridemap::{ErrorKind, Store, StoreOptions};
 
+use crate::at::check_untagged;
 use crate::error::{Error, Result};
-use crate::history::check_untagged;
 use crate::input::reporting_waits;
 use crate::names::is_like_a_file;
 use crate::output_file::check_parent_dir;

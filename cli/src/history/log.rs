@@ -8,9 +8,9 @@ use stridemap::history::LogEntry;
 use stridemap::{ErrorKind, NameChanges, Result as LibraryResult, Snapshot, Store, StoreOptions};
 
 use super::of_one_generation;
-use super::recovery::at;
 use super::time::{time_cell, utc};
 use super::watch;
+use crate::at::still_kept;
 use crate::error::{Error, Result};
 use crate::input::open_to_look;
 use crate::names::{one_line, shell_word};
@@ -145,7 +145,7 @@ fn each_entry(
     let mut last: Option<(LogEntry, Snapshot)> = None;
     let mut unreadable: Vec<(LogEntry, Result<NameChanges>)> = Vec::new();
     for entry in log {
-        let snapshot = match unless_unreadable(at(store, entry.generation))? {
+        let snapshot = match unless_unreadable(still_kept(store, entry.generation))? {
             Ok(Some(snapshot)) => snapshot,
             Ok(None) => continue,
             Err(e) => {

@@ -1,10 +1,7 @@
-//! The history of a store: tags, the log, restore and prune, and tags in the arguments of other commands.
+//! The history of a store: tags, the log, restore and prune.
 
-mod at;
-mod before;
 pub(crate) mod log;
 pub(crate) mod prune;
-mod recovery;
 pub(crate) mod restore;
 pub(crate) mod tag;
 mod tag_changes;
@@ -16,9 +13,6 @@ use stridemap::{Snapshot, Store};
 
 use crate::error::{Error, Result};
 
-pub(crate) use at::{check_untagged, snapshot_at, split};
-pub(crate) use before::Before;
-pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
 #[cfg(feature = "remote")]
 pub(crate) use tag_changes::{TagChanges, Tags, tags};
 pub(crate) use tagged::each_tagged;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use stridemap::StoreOptions;
 use stridemap::history::Retention;
 
-use super::at::unknown;
 use super::tag::{report_removed, stored, would_remove};
 use super::time::parse_duration;
 use crate::args::DryRun;
+use crate::at::unknown;
 use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::Pattern;

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use stridemap::{ErrorKind, Snapshot, StoreOptions};
 
-use super::at::snapshot_at;
-use super::{Before, Replaced};
 use crate::args::DryRun;
-use crate::change::plan::{begin, header, info};
+use crate::at::snapshot_at;
 use crate::error::{Error, Result};
 use crate::input::open_store;
 use crate::names::{command_line, name, of_scope, one_line, quoted, shell_word};
+use crate::plan::{begin, header, info};
 use crate::remote::note_unpullable;
 use crate::ui::{examples, gap, message};
+use crate::undo::{Before, Replaced};
 
 /// Go back to a tagged generation, with all tensors or some, in one commit
 ///

@@ -10,17 +10,17 @@ use stridemap::history::TagInfo;
 use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
 use stridemap::{OnExisting, Snapshot, StorageKind, Store, StoreOptions};
 
-use super::at::{refused, snapshot_at, split, unknown};
 use super::time::{time_cell, utc};
 use crate::args::DryRun;
-use crate::change::freed::note_without_tags;
-use crate::change::plan::begin;
+use crate::at::{refused, snapshot_at, split, unknown};
 use crate::error::{Error, Result};
 use crate::held::report_held_bytes;
 use crate::input::{check_writable, open_store, open_to_look};
 use crate::names::{command_line, listed, one_line, quoted, shell_word};
+use crate::plan::begin;
 use crate::remote::is_url;
 use crate::ui::{Column, Table, counted, examples, message, write_json};
+use crate::undo::freed::note_without_tags;
 
 /// List, make or remove tags: names for generations, which keep them
 ///

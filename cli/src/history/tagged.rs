@@ -2,9 +2,9 @@
 
 use stridemap::{Snapshot, Store};
 
-use super::at::unknown;
 use super::log::{entries, unless_unreadable};
-use super::recovery::at;
+use crate::at::still_kept;
+use crate::at::unknown;
 use crate::error::{Error, Result};
 use crate::names::{Pattern, one_line};
 
@@ -32,7 +32,7 @@ pub(crate) fn each_tagged(
         }
         is_any = true;
         let label = tag.map_or("(newest)".to_owned(), |tag| one_line(tag));
-        let snapshot = match unless_unreadable(at(store, entry.generation))? {
+        let snapshot = match unless_unreadable(still_kept(store, entry.generation))? {
             Ok(None) => continue,
             Ok(Some(snapshot)) => Ok(snapshot),
             Err(e) => Err(e),

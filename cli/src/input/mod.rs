@@ -12,8 +12,8 @@ use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, Store, StoreOpti
 use stridemap_interop::{FileFormat, ForeignFile};
 
 use crate::args::Reading;
+use crate::at::split;
 use crate::error::{Error, Result};
-use crate::history::split;
 use crate::names::{Named, natural, quoted};
 use crate::output_file::parent_dir;
 use crate::remote::{check_local, is_url};

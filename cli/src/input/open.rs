@@ -10,8 +10,8 @@ use stridemap::{ErrorKind, Snapshot, StorageKind, Store, StoreOptions};
 use stridemap_interop::ForeignOptions;
 
 use super::advice;
+use crate::at::{check_untagged, snapshot_at, split};
 use crate::error::{Error, Result};
-use crate::history::{check_untagged, snapshot_at, split};
 use crate::interrupt;
 use crate::names::command_line;
 use crate::remote::{self, is_url};

@@ -1,7 +1,6 @@
 //! Which tensors share which bytes of a storage.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::Serialize;
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 use stridemap::{StorageInfo, TensorInfo};
 
 use super::info::storage_record;
+use crate::by_storage::by_storage;
 use crate::error::Result;
 use crate::input::Input;
 use crate::ui::{counted, joined};
@@ -111,18 +111,6 @@ impl StorageMap {
         }
         groups
     }
-}
-
-/// Returns the headers of tensors by the id of their storage, each list in the order given.
-pub(crate) fn by_storage(
-    infos: impl IntoIterator<Item = stridemap::Result<TensorInfo>>,
-) -> Result<BTreeMap<u64, Vec<TensorInfo>>> {
-    let mut by_storage = BTreeMap::<u64, Vec<TensorInfo>>::new();
-    for info in infos {
-        let info = info?;
-        by_storage.entry(info.storage_id).or_default().push(info);
-    }
-    Ok(by_storage)
 }
 
 /// Says that it could not be found out of this many tensors whether they share bytes.

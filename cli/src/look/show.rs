@@ -8,15 +8,16 @@ use stridemap::{ErrorKind, PrintOptions, Result as LibraryResult, Scalar, Snapsh
 use stridemap_interop::npy;
 
 use crate::args::{External, Source};
+use crate::at::split;
 use crate::error::{Error, Result, output_error};
 use crate::expr;
 use crate::expr::Copies;
-use crate::history::{newest_tag_with, split};
 use crate::input::Input;
 use crate::names::{command_line, shell_word};
 use crate::pieces::{Cut, Piece, Pieces, steady};
 use crate::scalar::{digits, text_of};
 use crate::ui::{List, element, write_json};
+use crate::undo::newest_tag_with;
 
 /// Print the elements of a tensor or view
 ///

@@ -7,8 +7,8 @@ use stridemap_remote::Remote;
 
 use super::requests::RequestArgs;
 use super::url::{check_untagged_url, split_url};
+use crate::at::snapshot_at;
 use crate::error::{Error, Result};
-use crate::history::snapshot_at;
 
 /// Opens the store at a URL, for a command that is about its newest generation, or about that of the options.
 pub(crate) fn open_newest(options: &StoreOptions, url: &Path) -> Result<Store> {

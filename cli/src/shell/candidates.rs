@@ -10,8 +10,8 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathComplete
 use stridemap::{DType, ExternalFiles, StoreOptions};
 
 use crate::args::Reading;
+use crate::at::split;
 use crate::change::export::is_output;
-use crate::history::split;
 use crate::input::Input;
 use crate::names::is_plain;
 use crate::remote::is_url;

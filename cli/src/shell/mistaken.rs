@@ -6,8 +6,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, CommandFactory as _};
 
 use crate::args::Args;
+use crate::at::split;
 use crate::error::Error;
-use crate::history::split;
 use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 

@@ -10,10 +10,10 @@ use stridemap::DType;
 
 use crate::args::{Existing, External, parse_dtype};
 use crate::error::{Error, Result};
-use crate::history::{Before, Replaced};
 use crate::input::{check_writable, open_store};
 use crate::names::{command_line, quoted, shell_word};
 use crate::ui::{advance, counted, examples, message};
+use crate::undo::{Before, Replaced};
 use plan::{Does, Plan};
 
 /// Convert tensors to another dtype, in one commit: all or none

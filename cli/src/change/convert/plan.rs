@@ -10,10 +10,10 @@ use stridemap_interop::gguf::TYPE_KEY;
 
 use super::ConvertArgs;
 use crate::change::cast::{Cast, kind};
-use crate::change::plan::{header, info, replacing};
 use crate::error::{Error, Result};
 use crate::names::{Pattern, names, new_name, pattern, quoted};
 use crate::pieces::steady;
+use crate::plan::{header, info, replacing};
 use crate::ui::{counted, message};
 
 /// What happens to a selected tensor.

@@ -7,12 +7,12 @@ use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store,
 use stridemap_interop::gguf;
 
 use super::Export;
+use crate::at::split;
 use crate::change::import::note_long_attributes;
 use crate::change::select::report_unreadable;
 use crate::change::shared_bytes;
 use crate::change::stdin::PIPE;
 use crate::error::{Error, Result};
-use crate::history::split;
 use crate::input::Input;
 use crate::names::{Named, Pattern, command_line, pattern};
 use crate::remote::{is_url, shown};

@@ -13,11 +13,11 @@ use super::ImportArgs;
 use super::attributes::Merged;
 use super::inputs::Input;
 use crate::change::fuse::Fused;
-use crate::change::plan::{described, header, info};
 use crate::change::target::open_existing;
 use crate::error::{Error, Result};
-use crate::history::Replaced;
+use crate::plan::{described, header, info};
 use crate::ui::{is_verbose, joined, message, short_record};
+use crate::undo::Replaced;
 
 /// Files to import, after they have been checked.
 pub(super) struct Import<'a> {

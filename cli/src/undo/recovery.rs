@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
-use stridemap::{ErrorKind, NameChanges, Result as LibraryResult, Snapshot, Store, TensorInfo};
+use stridemap::{NameChanges, Result as LibraryResult, Snapshot, Store, TensorInfo};
 
 use super::Before;
-use crate::change::freed::Freed;
-use crate::change::plan::info;
+use super::freed::Freed;
+use crate::at::still_kept;
+use crate::by_storage::by_storage;
 use crate::error::Result;
-use crate::look::sharing::by_storage;
 use crate::names::{argument, command_line, quoted, shell_word};
+use crate::plan::info;
 use crate::ui::{counted, message};
 
 /// The maximum number of tagged generations in which tensors are looked for.
@@ -88,7 +89,7 @@ impl Replaced {
         let (tagged, is_complete) = self.examined(tagged(store)?);
         let mut left = Replaced { infos: self.infos.clone(), ..Replaced::default() };
         for (_, generation) in &tagged {
-            let Some(kept) = at(store, *generation)? else { continue };
+            let Some(kept) = still_kept(store, *generation)? else { continue };
             left.by_name(&kept)?.values().for_each(|name| drop(left.infos.remove(name)));
             left.with_elements_in(&kept)?.iter().for_each(|name| drop(left.infos.remove(name)));
             if left.infos.is_empty() {
@@ -186,7 +187,7 @@ impl Replaced {
     ) -> Result<Option<Keeper>> {
         let mut best: Option<(Keeper, Snapshot)> = None;
         for (tag, generation) in tagged {
-            let Some(snapshot) = at(store, *generation)? else { continue };
+            let Some(snapshot) = still_kept(store, *generation)? else { continue };
             let names = names_in(&snapshot)?;
             let is_complete = names.len() == self.infos.len();
             if names.len() > best.as_ref().map_or(0, |(best, _)| best.names.len()) {
@@ -303,7 +304,7 @@ pub(crate) fn kept_by_tags(store: &Store, mut ids: BTreeSet<u64>) -> Result<BTre
         if ids.is_empty() {
             break;
         }
-        let Some(snapshot) = at(store, generation)? else { continue };
+        let Some(snapshot) = still_kept(store, generation)? else { continue };
         for storage in snapshot.storages() {
             kept.extend(ids.take(&storage?.id));
         }
@@ -322,16 +323,8 @@ fn tagged(store: &Store) -> LibraryResult<Vec<(String, u64)>> {
 /// Returns the newest tag whose generation has something, of the last tags.
 pub(crate) fn newest_tag_with(store: &Store, has_it: impl Fn(&Snapshot) -> bool) -> Option<String> {
     let tagged = tagged(store).ok()?.into_iter().take(MAX_HINT_GENERATIONS);
-    let mut tagged = tagged.filter_map(|(tag, generation)| Some((tag, at(store, generation).ok()??)));
+    let mut tagged = tagged.filter_map(|(tag, generation)| Some((tag, still_kept(store, generation).ok()??)));
     tagged.find(|(_, snapshot)| has_it(snapshot)).map(|(tag, _)| tag)
-}
-
-/// Opens a tagged generation. Returns `None` if another process has removed its tags.
-pub(super) fn at(store: &Store, generation: u64) -> LibraryResult<Option<Snapshot>> {
-    match store.at(generation) {
-        Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
-        snapshot => snapshot.map(Some),
-    }
 }
 
 /// A tag that keeps some of the tensors.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use stridemap::{ErrorKind, Snapshot, Store};
+use stridemap::{ErrorKind, Result as LibraryResult, Snapshot, Store};
 
 use crate::error::{Error, Result};
 use crate::names::{command_line, shell_word};
@@ -37,7 +37,7 @@ pub(crate) fn check_untagged(path: &Path) -> Result<()> {
 }
 
 /// Returns the error that a command does not take `STORE@TAG`.
-pub(super) fn refused(path: &Path, advice: &str) -> Error {
+pub(crate) fn refused(path: &Path, advice: &str) -> Error {
     let path = path.display();
     let why = "a tagged generation can be looked at, but this command is about the newest one";
     Error::Refused(format!("{path}: {why}; {advice}"))
@@ -55,7 +55,7 @@ pub(crate) fn snapshot_at(store: &Store, text: &str) -> Result<Snapshot> {
 }
 
 /// Returns the error that a store has no tag with this name. It says which there are, the newest first.
-pub(super) fn unknown(store: &Store, name: &str) -> Result<Error> {
+pub(crate) fn unknown(store: &Store, name: &str) -> Result<Error> {
     let tags = store.tags()?;
     let shown: Vec<_> = tags.iter().rev().take(MAX_TAGS).map(|tag| shell_word(&tag.name)).collect();
     let (path, shown) = (store.path().display(), shown.join(", "));
@@ -69,6 +69,14 @@ pub(super) fn unknown(store: &Store, name: &str) -> Result<Error> {
         ),
     };
     Ok(Error::Refused(format!("no tag is named {name:?}; {there}")))
+}
+
+/// Opens a tagged generation. Returns `None` if another process has removed its tags.
+pub(crate) fn still_kept(store: &Store, generation: u64) -> LibraryResult<Option<Snapshot>> {
+    match store.at(generation) {
+        Err(e) if e.kind() == ErrorKind::Conflict => Ok(None),
+        snapshot => snapshot.map(Some),
+    }
 }
 
 #[cfg(test)]

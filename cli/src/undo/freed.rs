@@ -9,10 +9,10 @@ use serde::Serialize;
 use stridemap::maintenance::{DiskUsage, SpaceReason, SpareFile};
 use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Store, TensorInfo};
 
-use super::plan::info;
+use crate::by_storage::by_storage;
 use crate::error::Result;
-use crate::look::sharing::by_storage;
 use crate::names::{command_line, quoted};
+use crate::plan::info;
 
 /// The minimum number of kept bytes for a note.
 const MIN_REPORTED_BYTES: u64 = 4096;
@@ -134,7 +134,7 @@ impl Freed {
 
     /// Returns the total length of the storages that are deleted. One that a reader or a tag still needs is not deleted
     /// yet.
-    pub(super) fn bytes(&self, is_deleted: impl Fn(&StorageInfo) -> bool) -> u64 {
+    pub(crate) fn bytes(&self, is_deleted: impl Fn(&StorageInfo) -> bool) -> u64 {
         self.storages.iter().filter(|storage| is_deleted(storage)).map(|storage| storage.size_bytes).sum()
     }
 
@@ -146,7 +146,7 @@ impl Freed {
 
     /// Returns a note about the bytes that become unreachable and stay, if they are many. `compact` does not free those of
     /// `tagged` storages, which a tag keeps.
-    pub(super) fn note(&self, store: &Path, tagged: &BTreeSet<u64>) -> Option<String> {
+    pub(crate) fn note(&self, store: &Path, tagged: &BTreeSet<u64>) -> Option<String> {
         let shared: Vec<&Shared> = self.shared.iter().filter(|shared| !tagged.contains(&shared.id)).collect();
         let kept_bytes = shared.iter().map(|shared| shared.kept_bytes).fold(0, u64::saturating_add);
         let first = shared.first().filter(|_| kept_bytes >= MIN_REPORTED_BYTES)?;

@@ -1,0 +1,8 @@
+//! What a change removes or replaces: the bytes that it frees, which tags keep it, and how to get it back.
+
+mod before;
+pub(crate) mod freed;
+mod recovery;
+
+pub(crate) use before::Before;
+pub(crate) use recovery::{Replaced, kept_by_tags, newest_tag_with};
