@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::json;
 use stridemap::TensorInfo;
 
+use super::finding::{Finding, Kind};
 use super::values::Side;
-use super::{Finding, Kind};
 use crate::error::Result;
 use crate::input::Input;
 use crate::look::sharing::{self, StorageMap};

@@ -13,14 +13,14 @@ use crate::names::{Named as _, Pattern, pattern_in};
 /// Which tensors are compared.
 pub(super) struct Selection {
     patterns: Vec<Pattern>,
-    prefix_a: String,
+    pub(super) prefix_a: String,
     prefix_b: String,
 }
 
 impl Selection {
     /// Returns what the arguments select. A pattern or a prefix that selects nothing is refused.
     pub(super) fn of(args: &DiffArgs, a: &Input, b: &Input) -> CommandResult<Self> {
-        let (prefix_a, prefix_b) = (args.prefix.a.clone(), args.prefix.b.clone());
+        let (prefix_a, prefix_b) = split(&args.prefix, a, b)?;
         let contains = |name: &str| {
             Ok(a.contains(&format!("{prefix_a}{name}"))? || b.contains(&format!("{prefix_b}{name}"))?)
         };
@@ -67,6 +67,20 @@ impl Selection {
         };
         Ok(Box::new(input.tensors(prefix)?.filter(move |info| is_selected(info))))
     }
+}
+
+/// Splits P or P=Q into the prefixes in A and in B. A name may contain "=", so this is what both sides have names for, and
+/// otherwise the first part and the rest.
+fn split(text: &str, a: &Input, b: &Input) -> Result<(String, String)> {
+    let is_in = |input: &Input, prefix: &str| Ok(input.tensors(prefix)?.next().transpose()?.is_some());
+    let splits = text.match_indices('=').map(|(at, _)| (&text[..at], &text[at + 1..]));
+    for (in_a, in_b) in [(text, text)].into_iter().chain(splits) {
+        if is_in(a, in_a)? && is_in(b, in_b)? {
+            return Ok((in_a.to_owned(), in_b.to_owned()));
+        }
+    }
+    let (in_a, in_b) = text.split_once('=').unwrap_or((text, text));
+    Ok((in_a.to_owned(), in_b.to_owned()))
 }
 
 /// The tensors with the same name in A and in B. One of them may be missing.

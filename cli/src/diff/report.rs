@@ -7,8 +7,9 @@ use indicatif::HumanBytes;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::comparison::{AttributeDifference, Diff, Tally};
+use super::finding::{Finding, Kind};
 use super::values::Side;
-use super::{AttributeDifference, Diff, Finding, Kind, Tally};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};

@@ -277,6 +277,11 @@ fn names_and_prefixes_select_what_is_compared() {
     assert!(text.starts_with("- new.b\tfloat32\t[1]\n~ new.w\tvalues differ in 1 of 2 elements"), "{text}");
     // The same prefix in both.
     assert!(dir.diff(&["b", "b", "--prefix", "new."]).0);
+    // A name may contain "=".
+    dir.store_of("c", &[("k=1.w", f32s(&[1.])), ("k=2.w", f32s(&[1.])), ("k.w", f32s(&[2.]))]);
+    assert_eq!(dir.diff(&["c", "c", "--prefix", "k=1.=k=2."]).1, "equal: 1 tensor, 4 B\n");
+    assert_eq!(dir.diff(&["c", "c", "--prefix", "k="]).1, "equal: 2 tensors, 8 B\n");
+    assert!(dir.diff(&["c", "c", "--prefix", "k.=k=1."]).1.starts_with("~ k.w\tvalues differ"));
     for (args, why) in [
         (&["a", "b", "none*"][..], "diff: no tensor of A or B matches \"none*\""),
         (&["a", "b", "--prefix", "=none."], "diff b: no name begins with \"none.\"; ls lists the names"),
