@@ -46,16 +46,12 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
         "bf16" => "bfloat16".to_owned(),
         "f8_e4m3" => "float8_e4m3fn".to_owned(),
         "f8_e5m2" => "float8_e5m2".to_owned(),
+        // The same in PyTorch and NumPy.
+        "half" => "float16".to_owned(),
+        "double" => "float64".to_owned(),
         // NumPy's float is another one than that of PyTorch.
-        "half" | "float" | "double" | "short" | "int" | "long" if lower.starts_with("torch.") => {
-            let names = [
-                ("half", "float16"),
-                ("float", "float32"),
-                ("double", "float64"),
-                ("short", "int16"),
-                ("int", "int32"),
-                ("long", "int64"),
-            ];
+        "float" | "short" | "int" | "long" if lower.starts_with("torch.") => {
+            let names = [("float", "float32"), ("short", "int16"), ("int", "int32"), ("long", "int64")];
             names.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name).to_owned()
         }
         _ => {
@@ -67,7 +63,9 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
             kinds.iter().find_map(short).unwrap_or_else(|| name.to_owned())
         }
     };
-    spelled.parse().map_err(|_| format!("expected one of {}", names()))
+    spelled
+        .parse()
+        .map_err(|_| format!("expected one of {}; f32 and torch.float32 are float32, too", names()))
 }
 
 /// The help text of a command is the doc comment of the type of its arguments, such as `InfoArgs`.

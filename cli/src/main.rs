@@ -132,7 +132,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Diff(args) => is_positive = diff::run(args, &mut out)?,
         Command::Ls(args) => is_positive = ls::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
-        Command::Stats(args) => is_positive = stats::run(args, &mut out)?,
+        Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Plot(args) => plot::run(args, &mut out)?,
         Command::Copy(args) => copy::run(args, &mut out)?,
         Command::Convert(args) => convert::run(args, &mut out)?,

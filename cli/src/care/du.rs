@@ -72,10 +72,10 @@ pub(crate) fn run(args: &DuArgs, out: &mut impl Write) -> Result<()> {
     }
     let is_newest = !is_url(&args.source.path) && split(&args.source.path).is_none();
     if !args.patterns.is_empty() {
-        let patterns = du_patterns::usages(&args.patterns, &input, is_newest)?;
+        let usages = du_patterns::usages(&args.patterns, &input, is_newest)?;
         return match args.json {
-            true => write_json(out, json!({ "patterns": patterns })),
-            false => du_patterns::print(&patterns, out),
+            true => write_json(out, json!(usages)),
+            false => du_patterns::print(&usages, out),
         };
     }
     let (store, snapshot) = match input {

@@ -18,6 +18,7 @@ use crate::held::report_held_bytes;
 use crate::input::open_store;
 use crate::names::{PLACE, name, names, new_name, one_line, quoted};
 use crate::plan::{begin, header, info, replacing};
+use crate::separator::has_separator;
 use crate::ui::{counted, examples, joined, message, short_record, write_json};
 use crate::undo::freed::{Freed, Frees};
 use crate::undo::{Before, Replaced, kept_by_tags};
@@ -110,6 +111,7 @@ fn views_to_save(args: &ViewArgs, (txn, snapshot): (&Transaction<'_>, &Snapshot)
     if let Some(parts) = stack::parts(texts, (txn, snapshot))? {
         return Ok(parts);
     }
+    check_no_place(args, txn)?;
     let view = view_to_save(args, txn)?;
     Ok(vec![Planned { what: one_line(&args.expr), view, new: args.new.clone() }])
 }
@@ -128,11 +130,29 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
             "view: the new name {:?} is an expression; put it in quotes if it is meant as a name",
             args.new
         )),
-        Err(Error::Library(e)) if e.kind() == ErrorKind::NameNotFound && args.expr.contains(PLACE) => {
-            Err(Error::Refused(format!("{e}; with --stack, {PLACE} stands for a number")))
+        Err(e) if args.expr.contains(PLACE) => {
+            let e = e.to_string();
+            let gap = if e.contains('\n') { "\n" } else { "; " };
+            Err(Error::Refused(format!(
+                "{e}{gap}{PLACE} stands for a number in names with --stack, and for each position in [{PLACE}] at the end"
+            )))
         }
         view => Ok(view?.1),
     }
+}
+
+/// Refuses a new name with `{}` for one view, for which an existing name, quotes or `--` say that it is meant.
+fn check_no_place(args: &ViewArgs, txn: &Transaction<'_>) -> Result<()> {
+    let is_meant =
+        || Ok::<_, Error>(has_separator() || name(&args.new, txn)? != args.new || txn.contains(&args.new)?);
+    if !args.new.contains(PLACE) || args.expr.contains(PLACE) || is_meant()? {
+        return Ok(());
+    }
+    Err(Error::Refused(format!(
+        "view: the new name {:?} has {PLACE}, which stands for each position if the expression ends with [{PLACE}]; write \
+         -- before the arguments if it is meant as a name",
+        args.new
+    )))
 }
 
 /// Returns the name to save if the expression has no operations. Swapped arguments are left to [`view_to_save`].
@@ -154,6 +174,7 @@ fn save_name(
     old: &str,
     (txn, snapshot): (&mut Transaction<'_>, &Snapshot),
 ) -> Result<Option<Change>> {
+    check_no_place(args, txn)?;
     let new = new_name("view", &args.new, txn)?;
     if new == old {
         return Ok(None);

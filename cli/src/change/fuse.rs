@@ -52,7 +52,9 @@ impl<'a> Fused<'a> {
             let pattern = Numbered::parse(text).map_err(told)?;
             let found = pattern.runs(rest.keys().cloned()).map_err(told)?;
             if found.is_empty() {
-                let why = format!("import --fuse: no tensor matches {text:?}, or another --fuse has it");
+                let why = format!(
+                    "import --fuse: no whole name of a tensor matches {text:?}, or another --fuse has it"
+                );
                 return Err(Error::NoMatch(why));
             }
             let mut runs = Vec::new();

@@ -10,7 +10,7 @@ use super::edit::{Change, commit};
 use super::rename::PatternRename;
 use crate::args::Existing;
 use crate::error::{Error, Result};
-use crate::names::{Pattern, name, new_name, pattern, quoted, selecting_hint};
+use crate::names::{Pattern, argument, name, new_name, pattern, quoted, selecting_hint};
 use crate::plan::{header, info, replacing};
 use crate::ui::{counted, examples};
 use crate::undo::Before;
@@ -79,8 +79,9 @@ fn star_pattern(args: &MvArgs, old: &Pattern, txn: &Transaction<'_>) -> Result<P
             true => Ok(PatternRename { old: format!("{}*", old.text), new: format!("{new}*") }),
             false => refused(format!(
                 "{:?} is a prefix, and stands for all names that begin with it; write the new name as a prefix, too, such \
-                 as 'encoder.'",
-                old.text
+                 as {}",
+                old.text,
+                argument(&format!("{}.", args.new.replace('*', "")))
             )),
         };
     }
@@ -148,6 +149,7 @@ impl Plan {
             let old = origins.get(new).map(|old| old.as_str()).unwrap_or_default();
             let (more, they) = match replaced.len() - 1 {
                 0 => (String::new(), "it"),
+                1 => (", and so does 1 more of the new names".to_owned(), "them"),
                 count => (format!(", and so do {count} more of the new names"), "them"),
             };
             let what = format!("{old:?} would become {new:?}, which exists, {there}{more}");

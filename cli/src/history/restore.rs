@@ -71,7 +71,7 @@ pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     let replaced: BTreeSet<String> = changes.changed.iter().chain(&changes.removed).cloned().collect();
-    let replaced = Replaced::of(&replaced, &now)?;
+    let replaced = Replaced::of(&replaced, &now)?.unless_in(&from, &prefix)?;
     let refusal =
         if args.force || args.before.tag.is_some() { None } else { replaced.refusal(&store, &now)? };
     if args.dry_run.dry_run {

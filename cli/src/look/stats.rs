@@ -83,8 +83,7 @@ const COLUMNS: [Column; 9] = [
     Column::new("notes"),
 ];
 
-/// Runs the command. Returns false if `--non-finite` is given and no tensor has NaN or infinities.
-pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
+pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&args.external.options())?;
     let (targets, is_one) = targets("stats", &args.select, &input)?;
     let total = targets.iter().map(|target| target.size_bytes).fold(0, u64::saturating_add);
@@ -123,7 +122,11 @@ pub(crate) fn run(args: &StatsArgs, out: &mut impl Write) -> Result<bool> {
         let all = counted(targets.len() as u64, "tensor");
         return Err(Error::Refused(format!("stats: {failed_count} of {all} could not be read")));
     }
-    Ok(found_count > 0 || !args.non_finite)
+    if args.non_finite && found_count == 0 {
+        let path = args.source.path.display();
+        return Err(Error::NoMatch(format!("stats {path}: no tensor has NaN or infinities")));
+    }
+    Ok(())
 }
 
 /// Iterates in descending order of the keys. Items with equal keys keep their order.

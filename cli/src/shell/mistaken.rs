@@ -12,7 +12,7 @@ use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
-const OTHERS: [(&str, &str); 12] = [
+const OTHERS: [(&str, &str); 23] = [
     (
         "cp",
         "view saves a tensor under a second name: stridemap view STORE NAME NEW; copy copies tensors to another store: stridemap \
@@ -28,6 +28,17 @@ const OTHERS: [(&str, &str); 12] = [
     ("merge", "export merges files: stridemap export FILE FILE OUT"),
     ("split", "export writes the tensors that are named: stridemap export FILE OUT 'encoder.*'"),
     ("delete", "rm removes tensors: stridemap rm STORE NAME"),
+    ("remove", "rm removes tensors: stridemap rm STORE NAME"),
+    ("list", "ls lists the tensors: stridemap ls STORE"),
+    ("print", "show prints the elements of a tensor: stridemap show STORE NAME"),
+    ("head", "show prints rows of a tensor: stridemap show STORE 'NAME[:5]'"),
+    ("size", "du shows what tensors take: stridemap du STORE NAME"),
+    ("histogram", "plot draws histograms: stridemap plot STORE NAME --as histogram"),
+    ("untag", "tag removes tags, too: stridemap tag -d STORE TAG"),
+    ("revert", "restore goes back to a tagged generation, and log lists them: stridemap restore STORE TAG"),
+    ("rollback", "restore goes back to a tagged generation, and log lists them: stridemap restore STORE TAG"),
+    ("completions", "generate prints scripts that complete command lines: stridemap generate bash"),
+    ("man", "generate writes man pages: stridemap generate man DIR"),
     ("inspect", "info describes a store or a file: stridemap info --all STORE"),
 ];
 
@@ -42,9 +53,20 @@ pub(super) fn explain(mut error: clap::Error) -> clap::Error {
         None if Path::new(word).exists() || is_like_a_file(Path::new(word)) => {
             format!("the command comes first: stridemap info {}", shell_word(word))
         }
-        None => return error,
+        None => return with_nearest(error),
     };
+    error.remove(ContextKind::SuggestedSubcommand);
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    error
+}
+
+/// Keeps the nearest of the commands that clap suggests, which is its last.
+fn with_nearest(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand)
+        && let Some(nearest) = names.pop()
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(nearest));
+    }
     error
 }
 
@@ -62,9 +84,6 @@ fn usage_if_swapped(mut matches: &ArgMatches) -> Option<String> {
     let mut command = Args::command();
     command.build();
     while let Some((name, below)) = matches.subcommand() {
-        if name == "import" {
-            return None; // Its order is the other way round, and it has its own hint.
-        }
         (command, matches) = (command.find_subcommand(name)?.clone(), below);
     }
     let mut positionals: Vec<_> = command.get_positionals().collect();
@@ -76,7 +95,12 @@ fn usage_if_swapped(mut matches: &ArgMatches) -> Option<String> {
     if is_there(first) || split(first).is_some_and(|(path, _)| is_there(path)) {
         return None;
     }
-    paths.find(|path| path.join("FORMAT").is_file() || path.is_file() && is_like_a_file(path))?;
+    // The store comes last for import, which has its own hint if the first is a store.
+    let is_file = |path: &Path| path.is_file() && is_like_a_file(path);
+    match command.get_name() {
+        "import" => paths.next_back().filter(|path| is_file(path))?,
+        _ => paths.find(|path| path.join("FORMAT").is_file() || is_file(path))?,
+    };
     let usage = command.render_usage().to_string();
     Some(format!("{ORDER}{}", usage.strip_prefix("Usage: ")?))
 }

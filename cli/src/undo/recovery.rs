@@ -112,6 +112,17 @@ impl Replaced {
         )))
     }
 
+    /// Leaves out the tensors that a generation has under any name with a prefix, because a restore of these names brings them
+    /// back.
+    pub(crate) fn unless_in(mut self, restored: &Snapshot, prefix: &str) -> LibraryResult<Self> {
+        let there = self.by_storage(restored)?;
+        there
+            .iter()
+            .filter(|(name, _)| name.starts_with(prefix))
+            .for_each(|(_, old)| drop(self.infos.remove(old)));
+        Ok(self)
+    }
+
     /// Returns the tagged generations in which the tensors are looked for, and whether these are all.
     fn examined(&self, mut tagged: Vec<(String, u64)>) -> (Vec<(String, u64)>, bool) {
         let most = (MAX_LOOKUPS / self.infos.len().max(1)).clamp(1, MAX_GENERATIONS);

@@ -94,7 +94,7 @@ fn du_of_a_file_shows_what_it_holds_and_occupies() {
     let usage = dir.stdout(&["du", "m.safetensors"]);
     let expected = format!("format\tsafetensors\nreachable\t4\nunreachable\t0\nfile\t{length}\ndisk\t");
     assert!(usage.starts_with(&expected), "{usage}");
-    assert_eq!(dir.stdout(&["du", "m.npz", "a", "*"]), "a\t1\t40\t0\n*\t2\t80\t0\n");
+    assert_eq!(dir.stdout(&["du", "m.npz", "a", "*"]), "a\t1\t40\t0\n*\t2\t80\t0\ntotal\t2\t80\t0\n");
     assert_eq!(dir.run(&["du", "m.npz", "c"]).code, Some(1));
 
     // The files of a sharded model, and a file with a hole.

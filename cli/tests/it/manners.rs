@@ -21,6 +21,7 @@ fn swapped_arguments_get_the_order() {
         (&["attr", "get", "format", "s.smap"], "stridemap attr get [OPTIONS] <STORE> <KEY>"),
         (&["export", "out.npz", "s.smap"], "stridemap export [OPTIONS] <FROM>... <OUT> [NAME]..."),
         (&["append", "points", "s.smap", "m.npz"], "stridemap append [OPTIONS] <STORE> <NAME> <FILE>..."),
+        (&["import", "new.smap", "m.npz"], "stridemap import [OPTIONS] <FILE>... <STORE>"),
         (&["tag", "v1", "s.smap"], "stridemap tag [OPTIONS] <STORE> [NAME]..."),
     ] {
         let refusal = dir.refusal(args);

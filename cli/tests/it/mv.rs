@@ -96,9 +96,11 @@ fn uncertain_or_colliding_names_are_refused_before_anything_changes() {
     let dir = with(&["a.x", "a.y", "b.x", "b.y"]);
     assert_eq!(
         dir.refusal(&["mv", "s.smap", "a.", "b."]),
-        "mv: \"a.x\" would become \"b.x\", which exists, int64 [1], and so do 1 more of the new names; --force replaces \
+        "mv: \"a.x\" would become \"b.x\", which exists, int64 [1], and so does 1 more of the new names; --force replaces \
          them"
     );
+    let said = dir.refusal(&["mv", "s.smap", "a.", "c"]);
+    assert!(said.ends_with("write the new name as a prefix, too, such as c."), "{said}");
     // The same new name for two tensors.
     let dir = with(&["a-b", "ab-"]);
     assert_eq!(
@@ -154,6 +156,12 @@ fn word_that_is_not_a_command_gets_a_hint() {
         (&["rename", "s.smap", "points", "x"], "mv renames tensors: stridemap mv STORE NAME NEW"),
         (&["undo", "s.smap"], "restore goes back to a tagged generation, "),
         (&["map", "s.smap"], "du shows which tensors share which bytes: stridemap du --map STORE"),
+        (&["remove", "s.smap", "points"], "rm removes tensors: stridemap rm STORE NAME"),
+        (
+            &["completions", "bash"],
+            "generate prints scripts that complete command lines: stridemap generate bash",
+        ),
+        (&["man", "."], "generate writes man pages: "),
         (&["watch", "s.smap"], "log prints a line for each commit: stridemap log --follow STORE"),
         (&["s.smap", "ls"], "the command comes first: stridemap info s.smap"),
     ] {
@@ -161,6 +169,10 @@ fn word_that_is_not_a_command_gets_a_hint() {
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
         assert!(run.stderr.contains(&format!("tip: {hint}")), "{run:?}");
     }
-    // clap's own hints stay.
-    assert!(dir.run(&["impotr"]).stderr.contains("some similar subcommands exist: 'plot', 'import'"));
+    assert!(!dir.run(&["rename"]).stderr.contains("prune"));
+    // A slip of the fingers is near one command.
+    for (typed, meant) in [("impotr", "import"), ("statss", "stats"), ("exprot", "export")] {
+        let said = dir.run(&[typed]).stderr;
+        assert!(said.contains(&format!("a similar subcommand exists: '{meant}'")), "{said}");
+    }
 }

@@ -161,7 +161,10 @@ fn only_regular_files_are_imported() {
     assert_eq!(dir.refusal(&["import", "none.npy", "s.smap"]), "open none.npy: no such file");
     fs::create_dir(dir.path("model")).unwrap();
     for (args, line) in [
-        (["s.smap", "w.npy"], "import s.smap: a store; name it last, after the files to import"),
+        (
+            ["s.smap", "w.npy"],
+            "import s.smap: a store; to copy its tensors to another store, use copy STORE NAME... STORE2; to import into it, name it last, after the files",
+        ),
         (["model", "s.smap"], "import model: a directory; name the files in it"),
         (["/dev/null", "s.smap"], "open /dev/null: not a regular file"),
     ] {

@@ -152,10 +152,17 @@ fn du_of_a_prefix_counts_shared_bytes_once_and_apart() {
     let points = dir.store().load("points").unwrap();
     dir.store().save_view("points.row", &points.select(0, 0).unwrap()).unwrap();
     let parts = dir.stdout(&["du", "s.smap", "points.", "points*", "'odd [name]'"]);
+    // Removing all of them leaves nothing in the file.
     assert_eq!(
         parts,
-        "points.\t1\t8\t8\t0\t0\t0\npoints*\t3\t24\t0\t0\t64\t0\n'odd [name]'\t1\t8\t0\t0\t48\t0\n"
+        "points.\t1\t8\t8\t0\t0\t0\npoints*\t3\t24\t0\t0\t64\t0\n'odd [name]'\t1\t8\t0\t0\t48\t0\ntotal\t4\t32\t0\t72\t0\t0\n"
     );
+    let total = dir.json(&["du", "s.smap", "points", "points_t", "points.row"])["total"].clone();
+    let expected = json!({ "tensor_count": 3, "reachable_bytes": 24, "shared_bytes": 0, "freed_bytes": 0,
+            "compact_bytes": 64, "tagged_bytes": 0 });
+    assert_eq!(total, expected);
+    let would = dir.stdout(&["rm", "-n", "s.smap", "points", "points_t", "points.row"]);
+    assert!(would.contains("would free 64 B after compact"), "{would}");
     let json = dir.json(&["du", "s.smap", "points_t"]);
     let expected = json!({ "pattern": "points_t", "tensor_count": 1, "reachable_bytes": 24, "shared_bytes": 24,
             "freed_bytes": 0, "compact_bytes": 0, "tagged_bytes": 0 });

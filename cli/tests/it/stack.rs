@@ -109,10 +109,22 @@ fn each_position_of_a_tensor_gets_a_name() {
             "r.{}",
             "view: router.expand(100001, 2, 3)[{}] stands for more than 100000 views, the most at once",
         ),
+        (
+            "router",
+            "r.{}",
+            "view: the new name \"r.{}\" has {}, which stands for each position if the expression ends with [{}]; write -- \
+             before the arguments if it is meant as a name",
+        ),
     ] {
         let run = dir.run(&["view", "s.smap", expr, new]);
         assert_eq!(run.stderr, format!("stridemap: {why}\n"));
     }
+    for inside in ["l1/up[{},0]", "l1/up[{}].t()"] {
+        let said = dir.run(&["view", "s.smap", inside, "r.{}"]).stderr;
+        assert!(said.ends_with("and for each position in [{}] at the end\n"), "{said}");
+    }
+    dir.messages(&["view", "s.smap", "--", "router", "r.{}"]);
+    assert_eq!(dir.stdout(&["ls", "s.smap", "'r.{}'"]), "r.{}\n");
 }
 
 #[test]
@@ -168,7 +180,8 @@ fn what_cannot_be_one_tensor_is_refused() {
         "import --fuse: g.0 is float32 [3, 2], but g.1 is float32 [2, 3]; tensors that are fused have one dtype and one size"
     );
     let missing = dir.run(&["import", "m.safetensors", "s.smap", "--fuse", "f.{}.w", "--fuse", "f.{}.w"]);
-    let why = "stridemap: import --fuse: no tensor matches \"f.{}.w\", or another --fuse has it\n";
+    let why =
+        "stridemap: import --fuse: no whole name of a tensor matches \"f.{}.w\", or another --fuse has it\n";
     assert_eq!((missing.code, missing.stderr.as_str()), (Some(1), why));
 
     dir.messages(&["import", "m.safetensors", "g.0.npy", "g.1.npy", "s.smap", "--skip", "g.01.w"]);
@@ -195,7 +208,7 @@ fn what_cannot_be_one_tensor_is_refused() {
         (Some(1), "stridemap: view --stack: no tensor matches \"x.{}\"\n")
     );
     let hint = dir.refusal(&["view", "s.smap", "f.{}.w", "f"]);
-    assert!(hint.ends_with("; with --stack, {} stands for a number"), "{hint}");
+    assert!(hint.contains("; {} stands for a number in names with --stack, and "), "{hint}");
     // Numbers may begin anywhere.
     let said = dir.messages(&["view", "s.smap", "--stack", "f.{}.w", "f"]);
     assert_eq!(

@@ -103,7 +103,10 @@ fn tensors_with_nan_or_infinities_can_be_found() {
     assert!(found.starts_with("layer.10.weight\t"), "{found}");
     assert_eq!(json_lines(&dir.stdout(&["stats", "s.smap", "--non-finite", "--json"])).len(), 1);
     let none = dir.run(&["stats", "s.smap", "--non-finite", "*.bias"]);
-    assert_eq!((none.code, none.stdout, none.stderr), (Some(1), String::new(), String::new()));
+    assert_eq!(
+        (none.code, none.stdout.as_str(), none.stderr.as_str()),
+        (Some(1), "", "stridemap: stats s.smap: no tensor has NaN or infinities\n")
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::at::split;
 use crate::error::{Error, Result};
 use crate::in_place::Outputs;
 use crate::input::Input;
-use crate::names::quoted;
+use crate::names::{argument, quoted};
 use crate::output_file::check_replaceable;
 use crate::remote::shown;
 
@@ -41,6 +41,16 @@ pub(super) fn check_contents(
     if tensors.is_empty() && !writes_attributes && !args.options.prefix.is_empty() {
         let why = format!("no name begins with {:?}; ls lists the names", args.options.prefix);
         return Err(Error::NoMatch(format!("export {}: {why}", args.out.display())));
+    }
+    let prefix = &args.options.prefix;
+    if let Some(end) = ['.', '/'].into_iter().find(|end| {
+        !(prefix.is_empty() || tensors.is_empty() || prefix.ends_with(*end))
+            && tensors.iter().all(|(name, _)| name.starts_with(*end))
+    }) {
+        return refused(format!(
+            "without the prefix {prefix:?}, every name would begin with {end:?}; write --prefix {}",
+            argument(&format!("{prefix}{end}"))
+        ));
     }
     if is_npy && tensors.len() != 1 {
         let what = format!("a .npy file holds one tensor, not {}", tensors.len());

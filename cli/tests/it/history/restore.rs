@@ -41,6 +41,23 @@ fn restore_brings_back_all_or_a_prefix() {
 }
 
 #[test]
+fn tensor_that_a_restore_renames_back_is_not_lost() {
+    let dir = with_tags();
+    dir.messages(&["restore", "s.smap", "v1"]);
+    dir.messages(&["mv", "s.smap", "a", "x"]);
+    assert_eq!(
+        dir.stdout(&["restore", "s.smap", "v1", "-n"]),
+        "+ a\tuint8 [10000]\n- x\tuint8 [10000]\nwould restore v1, generation 3: 1 added, 1 removed\n"
+    );
+    let said = dir.messages(&["restore", "s.smap", "v1"]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // Of another prefix, it does not come back, so the note says where it is.
+    dir.messages(&["mv", "s.smap", "a", "x"]);
+    let said = dir.messages(&["rm", "s.smap", "x"]);
+    assert!(said.contains("to get it back: stridemap restore s.smap v1 a"), "{said}");
+}
+
+#[test]
 fn restore_refuses_to_lose_what_no_tag_keeps() {
     let dir = with_tags();
     let store = dir.store();
