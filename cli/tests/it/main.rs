@@ -18,6 +18,7 @@ mod files;
 mod gguf;
 mod harness;
 mod history;
+mod image;
 mod import;
 mod info;
 mod inspect;
