@@ -32,6 +32,7 @@ mod mv;
 mod names;
 mod numpy;
 mod output;
+mod pictures;
 mod pipes;
 mod plot;
 mod refusals;
