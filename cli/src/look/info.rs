@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::names::{of_scope, one_line, quoted};
 use crate::ui::{
-    Column, List, Table, examples, print_line, shorten, storage_id, tensor_record, width, write_json,
+    Column, List, Table, examples, page_width, print_line, shorten, storage_id, tensor_record, width,
+    wrapped, write_json,
 };
 
 /// The maximum number of lines for dtypes, modules, attributes and warnings, so that the summary fits one screen.
@@ -138,8 +139,9 @@ fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
         groups.add_row(row("", "other tensors".to_owned(), "", summary.outside));
     }
     groups.print_section(0, "--all", out)?;
-    print_list("attributes", &attributes(input), MAX_ATTRIBUTES, out)?;
-    print_list("warnings", &summary.warnings, MAX_WARNINGS, out)
+    let shortened = |item: &str, width| vec![shorten(item, width)];
+    print_list("attributes", &attributes(input), MAX_ATTRIBUTES, shortened, out)?;
+    print_list("warnings", &summary.warnings, MAX_WARNINGS, wrapped, out)
 }
 
 /// Prints all groups, attributes and warnings, each in a row that begins with its label.
@@ -232,15 +234,22 @@ fn row(label: &str, name: String, times: &str, totals: Totals) -> [String; COLUM
     ]
 }
 
-fn print_list(label: &str, items: &[String], most: usize, out: &mut impl Write) -> Result<()> {
+/// Prints a list below a label. `fit` divides or shortens an item to the width that it has.
+fn print_list(
+    label: &str,
+    items: &[String],
+    most: usize,
+    fit: impl Fn(&str, usize) -> Vec<String>,
+    out: &mut impl Write,
+) -> Result<()> {
     let shown = if items.len() > most { most - 1 } else { items.len() };
     let left_out = items.len() - shown;
     let more = (left_out > 0).then(|| format!("{left_out} more; --all has all of them"));
     let lines = items.iter().take(shown).chain(&more);
-    for (index, item) in lines.enumerate() {
-        let label = if index == 0 { label } else { "" };
-        let item = width().map_or_else(|| item.clone(), |width| shorten(item, width.saturating_sub(12)));
-        print_line(label, &item, 12, out)?;
+    let lines: Vec<String> =
+        lines.flat_map(|item| fit(item, page_width().saturating_sub(12).max(1))).collect();
+    for (index, line) in lines.iter().enumerate() {
+        print_line(if index == 0 { label } else { "" }, line, 12, out)?;
     }
     Ok(())
 }

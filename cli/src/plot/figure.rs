@@ -3,8 +3,7 @@
 use super::grid::Grid;
 use crate::look::palette::Scale;
 use crate::look::reduce::Blocks;
-use crate::ui::shorten;
-use unicode_width::UnicodeWidthStr as _;
+use crate::ui::wrapped;
 
 /// Drawings side by side.
 pub(super) struct Figure {
@@ -89,37 +88,4 @@ impl Panel {
 pub(super) fn unit((min, max): (f64, f64)) -> f64 {
     // The difference of halves cannot overflow.
     10f64.powf((max / 2. - min / 2.).log10().floor().clamp(-300., 307.))
-}
-
-/// Divides a text at spaces into lines of at most `width` columns. A longer word is shortened.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    if text.width() <= width {
-        return vec![text.to_owned()];
-    }
-    let mut lines = Vec::<String>::new();
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let word = shorten(word, width);
-        match lines.last_mut() {
-            Some(line) if line.width() + 1 + word.width() <= width => {
-                line.push(' ');
-                line.push_str(&word);
-            }
-            _ => lines.push(word),
-        }
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_divided_at_spaces_and_long_words_are_shortened() {
-        assert_eq!(wrapped("w  float32  [2, 3]", 18), ["w  float32  [2, 3]"]);
-        assert_eq!(wrapped("w  float32  [2, 3]", 12), ["w float32", "[2, 3]"]);
-        assert_eq!(wrapped("encoder.layer.0.weight  int8", 10), ["enco…eight", "int8"]);
-        assert_eq!(wrapped("重み 重み", 4), ["重み", "重み"]);
-        assert_eq!(wrapped("", 4), [""]);
-    }
 }

@@ -6,6 +6,7 @@ mod out;
 mod progress;
 mod table;
 mod term;
+mod wrap;
 
 pub(crate) use grid::print_grid;
 pub(crate) use json::{
@@ -17,3 +18,4 @@ pub(crate) use table::{Column, MAX_ROWS, Table, bytes_cell, print_line, shorten}
 pub(crate) use term::{
     Global, examples, gap, has_color, height, help_width, is_verbose, page_width, paint, width,
 };
+pub(crate) use wrap::wrapped;
