@@ -1,5 +1,6 @@
 //! Tables that fit the terminal, or have tabs in a pipe.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use indicatif::HumanBytes;
@@ -107,10 +108,34 @@ impl<'a> Table<'a> {
             let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
             writeln!(out, "{}", paint(BOLD, &self.line(&titles, widths.as_deref())))?;
         }
+        let name_width = widths.as_deref().and_then(|widths| self.ambiguous_width(widths));
         for row in &self.rows {
+            if let (Some(width), Some((name, others))) = (name_width, row.split_first())
+                && name.width() > width
+            {
+                let below = [&[String::new()], others].concat();
+                writeln!(out, "{name}\n{}", self.line(&below, widths.as_deref()))?;
+                continue;
+            }
             writeln!(out, "{}", self.line(row, widths.as_deref()))?;
         }
         Ok(())
+    }
+
+    /// Returns the width of the first column, if it has names of which two would be the same when shortened. Those that do
+    /// not fit are printed whole then, above the rest of their rows.
+    fn ambiguous_width(&self, widths: &[Option<usize>]) -> Option<usize> {
+        let width = (*widths.first()?)?;
+        if self.columns.first()?.short != Some(SHORT_NAME) {
+            return None;
+        }
+        let mut names = BTreeMap::new();
+        for name in self.rows.iter().filter_map(|row| row.first()) {
+            if names.insert(shorten(name, width), name).is_some_and(|other| other != name) {
+                return Some(width);
+            }
+        }
+        None
     }
 
     /// Returns a row: with tabs if there are no widths.
@@ -234,6 +259,26 @@ mod tests {
         rows.iter().for_each(|row| table.add_row(row.map(str::to_owned)));
         let widths = table.widths(width);
         table.rows.iter().map(|row| table.line(row, widths.as_deref())).collect()
+    }
+
+    #[test]
+    fn names_that_would_look_the_same_are_printed_whole_above_their_rows() {
+        let ambiguous = |names: &[&str], width: usize| {
+            let mut table = Table::new(&COLUMNS);
+            names.iter().for_each(|name| table.add_row([name, "int8", "7", "1"].map(str::to_owned)));
+            let widths = table.widths(Some(width)).unwrap();
+            table.ambiguous_width(&widths)
+        };
+        let layers =
+            ["encoder.layer.0.attention.self.query.weight", "encoder.layer.1.attention.self.query.weight"];
+        assert_eq!(ambiguous(&layers, 20), Some(13));
+        assert_eq!(ambiguous(&layers, 80), None);
+        assert_eq!(
+            ambiguous(&["encoder.layer.0.attention.query", "decoder.layer.0.attention.key"], 20),
+            None
+        );
+        // Rows of one name look the same because they are.
+        assert_eq!(ambiguous(&[layers[0], layers[0]], 20), None);
     }
 
     #[test]

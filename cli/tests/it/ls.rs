@@ -36,6 +36,26 @@ fn pipe_gets_one_name_on_each_line_in_natural_order() {
 }
 
 #[test]
+fn names_that_a_narrow_terminal_would_make_equal_are_whole() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("s.smap")).unwrap();
+    for layer in 0..2 {
+        store.save(&format!("bert.encoder.layer.{layer}.attention.self.query.bias"), &[0f32; 3]).unwrap();
+    }
+    store.save("short", &[0f32]).unwrap();
+    insta::assert_snapshot!(dir.on_terminal(40, &["ls", "-l", "s.smap"]), @r"
+    name                               bytes
+    bert.encoder.layer.0.attention.self.query.bias
+                                        12 B
+    bert.encoder.layer.1.attention.self.query.bias
+                                        12 B
+    short                                4 B
+    ");
+    let wide = dir.on_terminal(80, &["ls", "-l", "s.smap"]);
+    assert!(wide.contains("\nbert.encoder.layer.1.attention.self.query.bias  float32  [3]"), "{wide}");
+}
+
+#[test]
 fn terminal_gets_names_in_columns() {
     let dir = layers();
     insta::assert_snapshot!(dir.on_terminal(80, &["ls", "s.smap", "layer."]), @r"
