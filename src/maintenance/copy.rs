@@ -10,19 +10,20 @@ use stridemap_format::{
     Attributes, Digest, Error as FormatError, Header, RecordKind, Rule, StorageRecord, TensorRecord,
 };
 
+use super::rewriting::{is_packable, moved_by};
 use crate::disk::{Disk, LockMode};
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, FormatContext, Result};
 use crate::generation::{
     Change, Changes, Draft, Generation, IncompleteStore, OnExisting, OpenStore, StoreDir, not_created,
     publish,
 };
 use crate::layout::{Repacked, footprint_bytes, repack};
 use crate::storage::{
-    InPlaceContext, LockedStorage, StagedStorage, Storage, StorageWriter, Stored, UnverifiedStorage,
-    VerifiedStorage, Without,
+    InPlaceContext, LockedStorage, StagedStorage, Stages, Storage, StorageWriter, Stored, UnverifiedStorage,
+    VerifiedStorage, Without, repacked_bytes,
 };
 
-/// The maximum number of storages that one commit copies: until the commit, each has two files open. The copy is
+/// The maximum number of storages that one commit makes: until the commit, each has two files open. The copy is
 /// invisible before its last commit, so there can be several commits.
 const MAX_COMMIT_STORAGES: usize = 64;
 
@@ -99,27 +100,67 @@ pub(super) struct Part {
     pub(super) placed: BTreeMap<String, Header>,
 }
 
+impl Part {
+    /// Keeps the headers of the tensors on the copied storage.
+    fn place(&mut self, views: Vec<Header>) {
+        let names = self.tensors.iter().map(|(name, _)| name.clone());
+        self.placed = names.zip(views).collect();
+    }
+}
+
 /// One commit of the copy.
 struct Commit<'a> {
     target: &'a OpenStore,
     draft: Draft,
-    staged: Vec<StagedStorage>,
+    stages: Stages,
 }
 
 impl Commit<'_> {
-    /// Adds a storage, and returns its provisional id.
-    fn stage(&mut self, storage: StagedStorage) -> u64 {
-        self.staged.push(storage);
-        Changes::provisional_id(self.staged.len() - 1)
-    }
-
     fn publish(self) -> Result<Arc<Generation>> {
         if self.draft.changes.is_empty() {
             return Ok(Arc::clone(self.draft.generation()));
         }
+        let staged = self.stages.finish(self.target.is_durable())?;
         let lock = self.target.lock_writers()?;
-        Ok(publish(self.target, self.draft, self.staged, Vec::new(), &lock)?.0)
+        Ok(publish(self.target, self.draft, staged, Vec::new(), &lock)?.0)
     }
+}
+
+/// Where the bytes of a storage are in the copy.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The id of the storage in the copy. It is provisional until the commit.
+    pub(super) storage_id: u64,
+    /// Where they begin in it, in bytes.
+    offset_bytes: u64,
+    /// How many there are. A header that reaches past them would reach those of another storage.
+    length_bytes: u64,
+}
+
+impl Place {
+    fn own(index: usize, record: &StorageRecord) -> Self {
+        Place {
+            storage_id: Changes::provisional_id(index),
+            offset_bytes: 0,
+            length_bytes: record.length_bytes,
+        }
+    }
+
+    /// Returns the record of a tensor in the copy, from its header on the bytes that were copied.
+    pub(super) fn tensor(&self, header: Arc<Header>, path: &Path) -> Result<TensorRecord> {
+        header.extent(self.length_bytes).corrupt_in(path)?;
+        let header = match self.offset_bytes {
+            0 => header,
+            offset_bytes => moved_by(Header::clone(&header), offset_bytes).into(),
+        };
+        Ok(TensorRecord { header, storage_id: self.storage_id })
+    }
+}
+
+/// What is kept of a sealed storage.
+struct Kept {
+    repacked: Repacked,
+    is_whole: bool,
 }
 
 impl Original<'_> {
@@ -211,10 +252,11 @@ impl Original<'_> {
     ) -> Result<Done> {
         let mut tensors = tensors.peekable();
         let mut done = Done::default();
-        // Maps the storage ids of the source to those of the copy, which are provisional until the commit.
-        let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
+        // By the storage ids of the source.
+        let mut places: BTreeMap<u64, Place> = BTreeMap::new();
         loop {
-            let mut commit = Commit { target, draft: Draft::new(target.current()), staged: Vec::new() };
+            let mut commit =
+                Commit { target, draft: Draft::new(target.current()), stages: Stages::default() };
             for ((scope, key), value) in mem::take(&mut attributes) {
                 let change = Change::SetAttribute { scope, key, value: Some(value) };
                 commit.draft.apply(change, OnExisting::Replace)?;
@@ -223,26 +265,24 @@ impl Original<'_> {
             let mut staged: Vec<(u64, String)> = Vec::new();
             let mut tensor_count = 0;
             while tensor_count < MAX_COMMIT_TENSORS
-                && staged.len() < MAX_COMMIT_STORAGES
+                && commit.stages.len() < MAX_COMMIT_STORAGES
                 && let Some(entry) = tensors.next()
             {
                 let (name, record) = entry?;
                 let id = record.storage_id;
                 let part = parts.entry(id).or_default();
-                let new_id = match ids.get(&id) {
-                    Some(&new_id) => new_id,
+                let place = match places.get(&id) {
+                    Some(place) => place,
                     None if done.refused.contains_key(&id) => continue,
                     None => {
-                        let storage = self.stage(target, id, part, &mut done, progress);
-                        let Some(storage) = storage.context(format!("{name:?}"))? else { continue };
-                        let new_id = commit.stage(storage);
-                        ids.insert(id, new_id);
+                        let place = self.stage((target, &mut commit.stages), id, part, &mut done, progress);
+                        let Some(place) = place.context(format!("{name:?}"))? else { continue };
                         staged.push((id, name.clone()));
-                        new_id
+                        places.entry(id).or_insert(place)
                     }
                 };
                 let header = part.placed.remove(&name).map_or(record.header, Arc::new);
-                let record = TensorRecord { header, storage_id: new_id };
+                let record = place.tensor(header, &self.store.paths.storage(id))?;
                 let put = Change::Put { action: self.action, name, record };
                 commit.draft.apply(put, OnExisting::Replace)?;
                 done.copied.tensor_count += 1;
@@ -250,7 +290,9 @@ impl Original<'_> {
             }
             let generation = commit.publish()?;
             for (id, name) in staged {
-                ids.extend(generation.tensor(&name)?.map(|record| (id, record.storage_id)));
+                if let (Some(place), Some(record)) = (places.get_mut(&id), generation.tensor(&name)?) {
+                    place.storage_id = record.storage_id;
+                }
             }
             if tensors.peek().is_none() {
                 return Ok(done);
@@ -258,24 +300,63 @@ impl Original<'_> {
         }
     }
 
-    /// Copies a storage, or the part of it that tensors reach, into a staged one. Returns `None` if it is left out.
+    /// Copies a storage, or the part of it that tensors reach: into the storage that small ones share, or into one of its
+    /// own. Returns `None` if it is left out.
     pub(super) fn stage(
         &self,
-        target: &OpenStore,
+        (target, stages): (&OpenStore, &mut Stages),
         id: u64,
         part: &mut Part,
         done: &mut Done,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Option<StagedStorage>> {
+    ) -> Result<Option<Place>> {
         let record = self.generation.storage(id)?.ok_or_else(|| {
             let detail =
                 format!("generation {} has no record of storage {id:016x}", self.generation.number());
             Error::corrupt(&self.store.paths.storage(id), FormatError::new(Rule::TensorStorage, detail))
         })?;
-        self.stage_record(target, (id, &record), part, done, progress)
+        if let RecordKind::Sealed(_) = record.kind {
+            let kept = self.kept((id, &record), part)?;
+            let storage = (id, &record);
+            if is_packable(&record, kept.repacked.length_bytes) {
+                return self.stage_small((target, stages), storage, (kept, part), done, progress).map(Some);
+            }
+            let staged = self.stage_sealed(target, storage, (kept, part), &mut done.copied, progress)?;
+            let record = staged.record().clone();
+            return Ok(Some(Place::own(stages.push(staged), &record)));
+        }
+        let staged = self.stage_record(target, (id, &record), part, done, progress)?;
+        Ok(staged.map(|staged| {
+            let record = staged.record().clone();
+            Place::own(stages.push(staged), &record)
+        }))
     }
 
-    /// Copies a storage with this record, like [`stage`](Self::stage).
+    /// Copies what is kept of a small sealed storage to the one that small ones share. Their blocks are not shared, because a file each
+    /// takes longer than a copy.
+    fn stage_small(
+        &self,
+        (target, stages): (&OpenStore, &mut Stages),
+        (id, record): (u64, &StorageRecord),
+        (kept, part): (Kept, &mut Part),
+        done: &mut Done,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Place> {
+        let (mut old, lost) = (self.open_sealed((id, record))?, self.lost(id));
+        // Read whole before the first byte is written: a damaged chunk must leave nothing in the shared storage.
+        let bytes = repacked_bytes(&mut Without { source: &mut old, lost }, &kept.repacked, progress)?;
+        let disk = (&target.disk, &target.paths, target.is_durable());
+        let (index, offset_bytes, _) = stages.write_shared(disk, &bytes)?;
+        done.copied.copied_bytes += bytes.len() as u64;
+        part.place(kept.repacked.views);
+        Ok(Place {
+            storage_id: Changes::provisional_id(index),
+            offset_bytes,
+            length_bytes: bytes.len() as u64,
+        })
+    }
+
+    /// Copies a storage with this record into one of its own, like [`stage`](Self::stage).
     pub(super) fn stage_record(
         &self,
         target: &OpenStore,
@@ -298,7 +379,8 @@ impl Original<'_> {
                 Ok(Some(StagedStorage::external(&target.disk, (path, &file), offset_bytes, length_bytes)))
             }
             RecordKind::Sealed(_) => {
-                self.stage_sealed(target, (id, record), part, &mut done.copied, progress).map(Some)
+                let kept = self.kept((id, record), part)?;
+                self.stage_sealed(target, (id, record), (kept, part), &mut done.copied, progress).map(Some)
             }
             _ => self.stage_in_place(target, (id, record.clone()), done, progress).map(Some),
         }
@@ -352,32 +434,51 @@ impl Original<'_> {
         writer.finish()
     }
 
-    /// Copies a sealed storage, and shares its blocks if possible. Storages that are changed in place do not share
-    /// blocks: a write to a shared block needs new space, and on a full disk a write through a mapping would end the
+    /// Returns what is kept of a sealed storage.
+    fn kept(&self, (id, record): (u64, &StorageRecord), part: &Part) -> Result<Kept> {
+        let length_bytes = record.length_bytes;
+        let views: Vec<&Header> = part.tensors.iter().map(|(_, tensor)| &*tensor.header).collect();
+        let path = self.store.paths.storage(id);
+        let is_whole = self.lost(id).is_empty()
+            && (part.tensors.is_empty()
+                || footprint_bytes(&views, length_bytes, MAX_RUNS).corrupt_in(&path)? == Some(length_bytes));
+        let repacked = match is_whole {
+            true => Repacked::whole(length_bytes),
+            false => repack(&views, length_bytes).corrupt_in(&path)?,
+        };
+        Ok(Kept { repacked, is_whole })
+    }
+
+    /// Returns the bytes of a storage that are lost.
+    fn lost(&self, id: u64) -> &[Range<u64>] {
+        self.damaged.get(&id).map_or(&[][..], |damaged| &damaged.lost)
+    }
+
+    fn open_sealed(&self, (id, record): (u64, &StorageRecord)) -> Result<VerifiedStorage> {
+        let StoreDir { disk, paths, .. } = &**self.store;
+        match self.damaged.get(&id) {
+            None => VerifiedStorage::open(&**disk, paths, id, record),
+            Some(damaged) => {
+                let file = (damaged.file_id, record);
+                VerifiedStorage::open_damaged(&**disk, paths, file, damaged.corrected.clone())
+            }
+        }
+    }
+
+    /// Copies what is kept of a sealed storage, and shares its blocks if possible. Storages that are changed in place do not
+    /// share blocks: a write to a shared block needs new space, and on a full disk a write through a mapping would end the
     /// process.
     fn stage_sealed(
         &self,
         target: &OpenStore,
         (id, record): (u64, &StorageRecord),
-        part: &mut Part,
+        (kept, part): (Kept, &mut Part),
         copied: &mut Copied,
         progress: &mut dyn FnMut(u64),
     ) -> Result<StagedStorage> {
-        let (store, length_bytes) = (self.store, record.length_bytes);
-        let mut old = match self.damaged.get(&id) {
-            None => VerifiedStorage::open(&*store.disk, &store.paths, id, record)?,
-            Some(damaged) => {
-                let file = (damaged.file_id, record);
-                VerifiedStorage::open_damaged(&*store.disk, &store.paths, file, damaged.corrected.clone())?
-            }
-        };
-        let lost = self.damaged.get(&id).map_or(&[][..], |damaged| &damaged.lost);
-        let views: Vec<&Header> = part.tensors.iter().map(|(_, tensor)| &*tensor.header).collect();
-        let broken = |e| Error::corrupt(&store.paths.storage(id), e);
-        let is_whole = lost.is_empty()
-            && (part.tensors.is_empty()
-                || footprint_bytes(&views, length_bytes, MAX_RUNS).map_err(broken)? == Some(length_bytes));
-        if is_whole {
+        let length_bytes = record.length_bytes;
+        let (mut old, lost) = (self.open_sealed((id, record))?, self.lost(id));
+        if kept.is_whole {
             let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
             if writer.share_blocks(old.as_file(), length_bytes)? {
                 writer.digest_file(length_bytes, progress)?;
@@ -390,15 +491,10 @@ impl Original<'_> {
                 }
             }
         }
-        let repacked = match is_whole {
-            true => Repacked::whole(length_bytes),
-            false => repack(&views, length_bytes).map_err(broken)?,
-        };
         let mut writer = old.start_copy(&target.disk, &target.paths, target.is_durable())?;
-        writer.copy_from(&mut Without { source: &mut old, lost }, &repacked, progress)?;
+        writer.copy_from(&mut Without { source: &mut old, lost }, &kept.repacked, progress)?;
         copied.copied_bytes += writer.length_bytes();
-        let names = part.tensors.iter().map(|(name, _)| name.clone());
-        part.placed = names.zip(repacked.views).collect();
+        part.place(kept.repacked.views);
         writer.finish()
     }
 }

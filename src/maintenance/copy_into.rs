@@ -8,13 +8,11 @@ use stridemap_format::TensorRecord;
 use super::copy::{Copied, Done, Original, Part};
 use crate::error::{Context, Result};
 use crate::generation::OpenStore;
-use crate::storage::StagedStorage;
+use crate::storage::Stages;
 
 /// Tensors that have been copied to staged storages.
 pub(crate) struct StagedTensors {
-    /// The storages, each with its id in the original.
-    pub(crate) storages: Vec<(u64, StagedStorage)>,
-    /// The tensors by name, each with its header on the copied storage and the id of the original storage.
+    /// The tensors by name, each with its header on the staged storage.
     pub(crate) tensors: BTreeMap<String, TensorRecord>,
     pub(crate) copied: Copied,
 }
@@ -26,11 +24,11 @@ impl Original<'_> {
         names.iter().map(record).collect()
     }
 
-    /// Copies the storages of these tensors to staged storages of another store: each once, and without the bytes that
+    /// Copies the storages of these tensors to storages that another store stages: each once, and without the bytes that
     /// none of the tensors reaches.
     pub(crate) fn stage_tensors(
         &self,
-        target: &OpenStore,
+        (target, stages): (&OpenStore, &mut Stages),
         mut tensors: BTreeMap<String, TensorRecord>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<StagedTensors> {
@@ -38,17 +36,19 @@ impl Original<'_> {
         for (name, record) in &tensors {
             parts.entry(record.storage_id).or_default().tensors.push((name.clone(), record.clone()));
         }
-        let (mut storages, mut done) = (Vec::new(), Done::default());
+        let mut done = Done::default();
         for (id, mut part) in parts {
             let first = part.tensors.first().map(|(name, _)| name.clone()).unwrap_or_default();
-            let staged =
-                self.stage(target, id, &mut part, &mut done, progress).context(format!("{first:?}"))?;
-            storages.extend(staged.map(|staged| (id, staged)));
-            for (name, header) in part.placed {
-                tensors.entry(name).and_modify(|record| record.header = Arc::new(header));
+            let place = self.stage((target, stages), id, &mut part, &mut done, progress);
+            // Only a salvage leaves a storage out.
+            let Some(place) = place.context(format!("{first:?}"))? else { continue };
+            let path = self.store.paths.storage(id);
+            for (name, record) in part.tensors {
+                let header = part.placed.remove(&name).map_or(record.header, Arc::new);
+                tensors.insert(name, place.tensor(header, &path)?);
             }
         }
         done.copied.tensor_count = tensors.len() as u64;
-        Ok(StagedTensors { storages, tensors, copied: done.copied })
+        Ok(StagedTensors { tensors, copied: done.copied })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stridemap_format::{Header, TensorRecord};
 
 use super::rewrite_candidates::{Candidate, Candidates};
-use super::rewriting::{Rewriting, StagedCopy, is_packable};
+use super::rewriting::{Rewriting, StagedCopy, is_packable, moved_by};
 use super::storage_tensors::{StorageTensors, storages_with_tensors};
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{
@@ -275,9 +275,7 @@ fn is_disk_full(error: &Error) -> bool {
 fn relocation(storage: StorageTensors, views: Vec<Header>, (new_id, offset_bytes): (u64, u64)) -> Relocation {
     let StorageTensors { id, record, tensors } = storage;
     let moved = |((name, before), view): ((String, TensorRecord), Header)| {
-        let first_elem = offset_bytes as usize / view.dtype().itemsize();
-        let storage_offset = first_elem.saturating_add(view.storage_offset());
-        let header = view.with_storage_offset(storage_offset).into();
+        let header = moved_by(view, offset_bytes).into();
         (name, Moved { before, after: TensorRecord { header, storage_id: new_id } })
     };
     let tensors: BTreeMap<String, Moved> = tensors.into_iter().zip(views).map(moved).collect();

@@ -1,6 +1,6 @@
 //! Copies of the storages that are rewritten: alone, or together in the storage that small ones of a commit share.
 
-use stridemap_format::{RecordKind, Sealed, StorageRecord};
+use stridemap_format::{Header, RecordKind, Sealed, StorageRecord};
 
 use super::rewrite::{Compacted, SkipReason};
 use super::rewrite_candidates::Candidate;
@@ -51,6 +51,13 @@ pub(super) fn is_packable(record: &StorageRecord, kept_bytes: u64) -> bool {
         RecordKind::Mutable | RecordKind::Live { .. } => false,
     };
     is_of_kind && kept_bytes < OWN_STORAGE_BYTES
+}
+
+/// Returns the header of a tensor whose storage begins at an offset in bytes of another one. No element straddles it.
+pub(super) fn moved_by(header: Header, offset_bytes: u64) -> Header {
+    let first_elem = offset_bytes as usize / header.dtype().itemsize();
+    let storage_offset = first_elem.saturating_add(header.storage_offset());
+    header.with_storage_offset(storage_offset)
 }
 
 impl Rewriting<'_> {

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stridemap_format::TensorRecord;
-
 use super::at::{At, find};
 use super::handle::Store;
 use super::snapshot::Snapshot;
@@ -15,7 +13,8 @@ use crate::maintenance::{Copied, Original};
 
 impl Store {
     /// Copies the newest generation and all [tagged](Self::tag) ones to a path that does not exist. To copy one generation
-    /// without tags, use [`Snapshot::copy_to`]; all that it says about the copy, its storages and its path holds here too.
+    /// without tags, use [`Snapshot::copy_to`]; all that it says about the copy, its storages and its path holds here too,
+    /// except that each small storage keeps a file of its own.
     ///
     /// The copied generations keep their numbers, times, messages and tags. Each storage is copied once, however many
     /// generations have it. So the copy takes the space that the newest generation and the tags need in this store. Its
@@ -80,9 +79,10 @@ impl Snapshot {
     ///
     /// Names, strides, dimension names, attributes and reservations are kept. Tensors that share a storage also share
     /// it in the copy.
-    /// - Sealed storages share their blocks with the originals if the file system can do that (btrfs, XFS), and are
-    ///   copied otherwise. All their bytes are read and verified, so damage is an error here and does not get into
-    ///   the copy.
+    /// - Sealed storages of 4 MiB and more, and those with a reservation, share their blocks with the originals if the file
+    ///   system can do that (btrfs, XFS), and are copied otherwise. Smaller ones are copied to a storage that they share, so
+    ///   the offsets of their tensors change. All bytes are read and verified, so damage is an error here and does
+    ///   not get into the copy.
     /// - Mutable storages are copied in their current state, each under a shared guard. Live ones are copied by
     ///   positional reads while others write, so an element may be half of one write and half of another. A snapshot
     ///   isolates neither kind.
@@ -153,9 +153,9 @@ impl Transaction<'_> {
     /// tensor.
     ///
     /// Each storage is copied once, and the tensors that share it also share it here. What [`Snapshot::copy_to`] with
-    /// names says about the bytes of storages holds here too: sealed ones are verified, share their blocks on disk if all
-    /// their bytes are reached and the file system can do that, and are otherwise copied without the bytes that none of the
-    /// tensors reaches; mutable and live ones are copied in their current state, and external ones are adopted again.
+    /// names says about the bytes of storages holds here too: sealed ones are verified; large ones share their blocks on disk
+    /// if all their bytes are reached and the file system can do that; others are copied without the bytes that none of the
+    /// tensors reaches, small ones to a storage that they share; mutable and live ones are copied in their current state, and external ones are adopted again.
     ///
     /// `progress` is called with the bytes of elements read since the last call.
     ///
@@ -194,16 +194,13 @@ impl Transaction<'_> {
         let original = source.original()?;
         let olds: Vec<&str> = names.iter().map(|(old, _)| *old).collect();
         let tensors = original.tensors(&olds)?;
-        let staged = original.stage_tensors(&self.loader.store, tensors, &mut progress);
+        let target = (&self.loader.store, &mut self.staged);
+        let staged = original.stage_tensors(target, tensors, &mut progress);
         let from = original.store.paths.root().display();
         let staged = self.record_failure(staged.context(format!("copy from {from}")))?;
-        let new_id = |(id, storage)| (id, self.stage_finished(storage));
-        let ids: BTreeMap<u64, u64> = staged.storages.into_iter().map(new_id).collect();
         for (old, new) in names {
             let Some(record) = staged.tensors.get(*old) else { continue };
-            let Some(&storage_id) = ids.get(&record.storage_id) else { continue };
-            let record = TensorRecord { storage_id, ..record.clone() };
-            let put = Change::Put { action: "copy_from", name: (*new).to_owned(), record };
+            let put = Change::Put { action: "copy_from", name: (*new).to_owned(), record: record.clone() };
             self.draft.apply(put, on_existing)?;
             let attributes = source.attributes(old);
             for key in self.attributes(new).into_keys().filter(|key| !attributes.contains_key(key)) {

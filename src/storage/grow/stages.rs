@@ -32,6 +32,11 @@ enum Stage {
 }
 
 impl Stages {
+    /// Returns the number of storages.
+    pub(crate) fn len(&self) -> usize {
+        self.stages.len()
+    }
+
     /// Adds a finished storage, and returns its index.
     pub(crate) fn push(&mut self, finished: StagedStorage) -> usize {
         self.push_stage(Stage::Finished(finished))
