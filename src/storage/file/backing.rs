@@ -62,8 +62,8 @@ pub(super) enum Bytes {
     File(ReadFile),
     /// A file, and the offset of the first byte in it.
     Range(Arc<ExternalFile>, u64),
-    /// A mapping, and the offset of the first byte in it.
-    Mapped(Mapping, u64),
+    /// A mapping, the offset of the first byte in it, and the path of the file.
+    Mapped(Mapping, u64, Box<Path>),
     Mutable(Arc<MutableFile>, MutableAccess),
     Live(LiveFile),
 }
@@ -127,7 +127,7 @@ impl Storage {
             _ if length_bytes == 0 => Bytes::None,
             (_, Some(os_file), Some(permit)) => {
                 match Mapping::of(os_file, stat, length_bytes, reserved_bytes, permit) {
-                    Ok(mapping) => Bytes::Mapped(mapping, 0),
+                    Ok(mapping) => Bytes::Mapped(mapping, 0, path.into()),
                     // Positional reads still work.
                     Err(MapError::Unsupported) => Bytes::File(ReadFile::of(file, path)),
                     Err(e) => return Err(e.into_error(path)),
@@ -170,7 +170,7 @@ impl Storage {
                 externals.check_mappable(&file)?;
                 // The whole file is mapped, so that all storages in it share one mapping.
                 match Mapping::of(os_file, stat, external.stamp.size_bytes, 0, permit) {
-                    Ok(mapping) => Bytes::Mapped(mapping, offset_bytes),
+                    Ok(mapping) => Bytes::Mapped(mapping, offset_bytes, file.path().into()),
                     Err(MapError::Conflict(conflict)) => {
                         let message = format!(
                             "{}: external file refused: it is also {conflict}; drop that mapping or lock, \
@@ -240,7 +240,7 @@ impl Storage {
         };
         match &self.bytes {
             Bytes::None => KeptQuota::of_mapping(0),
-            Bytes::Mapped(mapping, _) => KeptQuota::of_mapping(mapping.address_bytes()),
+            Bytes::Mapped(mapping, ..) => KeptQuota::of_mapping(mapping.address_bytes()),
             // A file that is not the system's is cheap to open, and may hold memory.
             Bytes::File(own) if own.file.as_file().is_some() => KeptQuota::of_file(),
             _ => None,
@@ -281,7 +281,7 @@ impl Storage {
             Bytes::None => Some(&[]),
             Bytes::Heap(bytes) => Some((**bytes).as_ref()),
             // An external file is mapped whole.
-            Bytes::Mapped(mapping, start) => {
+            Bytes::Mapped(mapping, start, _) => {
                 let end = usize::try_from(start.checked_add(self.length_bytes)?).ok()?;
                 mapping.bytes().get(usize::try_from(*start).ok()?..end)
             }
@@ -311,7 +311,7 @@ impl Storage {
             Bytes::None | Bytes::Heap(_) => None,
             Bytes::File(own) => own.file.stat().ok().map(|stat| stat.id()),
             Bytes::Range(file, _) => Some(file.id()),
-            Bytes::Mapped(mapping, _) => Some(mapping.file()),
+            Bytes::Mapped(mapping, ..) => Some(mapping.file()),
             Bytes::Mutable(file, _) => Some(file.in_place().id),
             Bytes::Live(file) => Some(file.in_place().id),
         }
@@ -385,7 +385,7 @@ impl Storage {
         }
         let (file, start_bytes) = match &self.bytes {
             Bytes::None | Bytes::Heap(_) => return,
-            Bytes::Mapped(mapping, start) => {
+            Bytes::Mapped(mapping, start, _) => {
                 return mapping.advise((start + range.start) as usize..(start + range.end) as usize, hint);
             }
             Bytes::File(own) => (own.file.as_file(), 0),
@@ -409,9 +409,9 @@ impl Storage {
         };
         match &self.bytes {
             Bytes::None | Bytes::Heap(_) => Ok(()),
-            Bytes::Mapped(mapping, offset) => mapping
+            Bytes::Mapped(mapping, offset, path) => mapping
                 .populate((offset + start) as usize..(offset + end) as usize)
-                .map_err(|e| Error::io("read storage", Path::new(&self.identity.to_string()), e))
+                .map_err(|e| Error::io("read storage", path, e))
                 .and_then(|()| self.check(range)),
             Bytes::File(_) | Bytes::Range(..) => read(&|buffer| self.read_at(buffer, start)),
             Bytes::Mutable(file, _) => read(&|buffer| file.in_place().read_at(buffer, start)),

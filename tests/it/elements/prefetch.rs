@@ -218,6 +218,20 @@ fn prefetching_many_tensors_reads_each_byte_once_in_the_order_of_the_files_and_w
 }
 
 #[test]
+fn error_of_a_prefetch_names_the_file() {
+    let (_dir, path, store) = new_fast_store();
+    store.save("x", &rows(256)).unwrap();
+    let file = storage_file_of(&path, 1);
+    for store in [open_mapped(&path), fast().open(&path).unwrap()] {
+        let x = store.load("x").unwrap();
+        File::options().write(true).open(&file).unwrap().set_len(0).unwrap();
+        let failed = Tensor::prefetch_all([&x], |_| ()).unwrap_err().to_string();
+        assert!(failed.contains(&file.display().to_string()), "{failed}");
+        File::options().write(true).open(&file).unwrap().set_len(256 * ROW_BYTES as u64).unwrap();
+    }
+}
+
+#[test]
 fn random_access_loads_no_pages_around_an_element() {
     let (_dir, path, store) = new_fast_store();
     store.save("x", &rows(256)).unwrap();
