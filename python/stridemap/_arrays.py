@@ -94,7 +94,10 @@ def is_same(tensor: Tensor, other: Tensor) -> bool:
 def take(tensor: Tensor, subscript: Any) -> np.ndarray[Any, Any]:
     """Return a copy of the elements that a subscript with lists or masks selects, as NumPy does."""
     parts = operand(subscript)
-    if tensor.ndim > 0 and tensor._lend() is None and (rows := _rows(tensor, parts)) is not None:
+    origin = tensor._origin
+    # A store that verifies what it reads would read all elements to lend them.
+    is_lent = (origin is None or not origin[2]["verify"]) and tensor._lend() is not None
+    if tensor.ndim > 0 and not is_lent and (rows := _rows(tensor, parts)) is not None:
         # Not all elements are read.
         index = Tensor._of_elements(elements_of(rows, "index"))
         return tensor._rows(index).numpy().copy()

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import stridemap
-from stridemap.torch import save_file, save_model
+from stridemap.torch import _shards, save_file, save_model
 from stridemap.torch.distributed import StoreReader, StoreWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:torch.quantize_per_tensor")
@@ -502,6 +502,27 @@ def load_generation(path: Path) -> str:
     except CheckpointException as error:
         return str(error)
     return "loaded"
+
+
+def test_damage_is_found_when_a_block_is_read_and_not_when_it_is_announced(path: Path) -> None:
+    with stridemap.open(path, "x") as store:
+        store["x"] = np.zeros(1_000_000, np.float32)
+        file = path / "storages" / f"{store['x'].storage_id:016x}.bin"
+    data = bytearray(file.read_bytes())
+    data[1_500_000] ^= 1
+    file.unlink()
+    file.write_bytes(data)
+    with stridemap.open(path, verify=True) as store:
+        target = torch.ones(1000)
+        for start, is_damaged in (0, False), (375_000, True):
+            block = store["x"][start : start + 1000]
+            _shards.announce(block)
+            if is_damaged:
+                with pytest.raises(stridemap.DamagedError, match="at byte 1048576"):
+                    _shards.read(block, target, {})
+            else:
+                _shards.read(block, target, {})
+                assert not target.any()
 
 
 def test_ranks_that_see_different_generations_do_not_load(path: Path) -> None:

@@ -455,6 +455,27 @@ def test_store_that_verifies_raises_an_error_instead_of_a_wrong_element(tmp_path
         assert store["bad"][:10].numpy().sum() == 0
 
 
+@pytest.mark.parametrize("mapped", [True, False])
+def test_only_the_rows_that_a_list_or_a_mask_selects_are_verified(tmp_path: Path, mapped: bool) -> None:
+    path = tmp_path / "x.smap"
+    with stridemap.open(path, "x") as store:
+        store["x"] = np.arange(2_000_000).reshape(200_000, 10)
+        file = path / "storages" / f"{store['x'].storage_id:016x}.bin"
+    data = bytearray(file.read_bytes())
+    data[3_000_000] ^= 1  # in row 37,500; the chunk has the rows 26,214 to 39,321
+    file.unlink()
+    file.write_bytes(data)
+    mask = np.zeros(200_000, bool)
+    mask[[5, 150_000]] = True
+    with stridemap.open(path, mapped=mapped, verify=True) as store:
+        x = store["x"]
+        assert x[[5, 150_000, -1]][:, 9].tolist() == [59, 1_500_009, 1_999_999]
+        assert x[mask][:, 0].tolist() == [50, 1_500_000]
+        for rows in ([5, 30_000], mask | (np.arange(200_000) == 30_000)):
+            with pytest.raises(stridemap.DamagedError, match="at byte 2097152"):
+                x[rows]
+
+
 def test_only_stores_on_this_machine_can_be_verified_while_they_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(2))
     with pytest.raises(stridemap.ArgumentError, match="import_file"):

@@ -75,11 +75,11 @@ class ShardFiles:
 
 def announce(block: Tensor) -> None:
     """Have the kernel read the first MiB of a block of a tensor of a store ahead, as many as it likes, and nothing else."""
-    found = block._file_range
-    if found is None or not block.is_contiguous() or (file := open_storage(block, os.O_RDONLY)) is None:
+    # This must not lend the elements: if they are verified, that reads them, and waits for it.
+    if not block.nbytes or not block.is_contiguous() or (file := open_storage(block, os.O_RDONLY)) is None:
         return
     try:
-        os.posix_fadvise(file, found[3], found[4] - found[3], os.POSIX_FADV_WILLNEED)
+        os.posix_fadvise(file, block.storage_offset * block.itemsize, block.nbytes, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(file)
 
