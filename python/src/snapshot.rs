@@ -1,6 +1,6 @@
 //! A generation of a store, as a mapping of names to tensors.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use crate::remote::Progress;
 use crate::store::{microseconds, origin};
 use crate::tensor::Tensor;
 
+/// How many storages that are not mapped are read ahead at a time. Each has a file open, and a process may have 1024.
+const MAX_OPEN_STORAGES: usize = 128;
+
 /// The name, the dtype, the size and the number of bytes of a tensor.
 type Listed = (String, &'static str, Vec<usize>, usize);
 
@@ -24,6 +27,20 @@ pub(crate) struct Snapshot {
     pub(crate) snapshot: stridemap::Snapshot,
     pub(crate) store: Store,
     pub(crate) open_mode: OpenMode,
+}
+
+impl Snapshot {
+    /// Loads some tensors, or all, one after another.
+    fn each_loaded(
+        &self,
+        names: Option<&[String]>,
+        mut visit: impl FnMut(stridemap::Tensor) -> stridemap::Result<()>,
+    ) -> stridemap::Result<()> {
+        match names {
+            Some(names) => names.iter().try_for_each(|name| visit(self.snapshot.load(name)?)),
+            None => self.snapshot.iter_loaded("")?.try_for_each(|entry| visit(entry?.1)),
+        }
+    }
 }
 
 #[pymethods]
@@ -117,16 +134,23 @@ impl Snapshot {
             py,
             |py| progress.tick(py),
             |_| -> stridemap::Result<_> {
-                let tensors: stridemap::Result<Vec<stridemap::Tensor>> = match names {
-                    Some(names) => names.iter().map(|name| self.snapshot.load(name)).collect(),
-                    None => {
-                        let loaded = self.snapshot.iter_loaded("")?;
-                        loaded.map(|entry| entry.map(|(_, tensor)| tensor)).collect()
+                let mut total_bytes = 0u64;
+                self.each_loaded(names.as_deref(), |tensor| {
+                    total_bytes = total_bytes.saturating_add(tensor.nbytes() as u64);
+                    Ok(())
+                })?;
+                let mut advance = progress.advance(total_bytes);
+                let (mut tensors, mut storages) = (Vec::new(), HashSet::new());
+                self.each_loaded(names.as_deref(), |tensor| {
+                    storages.insert(tensor.storage_id());
+                    tensors.push(tensor);
+                    if self.open_mode.mapped || storages.len() < MAX_OPEN_STORAGES {
+                        return Ok(());
                     }
-                };
-                let tensors = tensors?;
-                let total_bytes = tensors.iter().fold(0u64, |sum, x| sum.saturating_add(x.nbytes() as u64));
-                stridemap::Tensor::prefetch_all(&tensors, progress.advance(total_bytes))
+                    storages.clear();
+                    stridemap::Tensor::prefetch_all(&std::mem::take(&mut tensors), &mut advance)
+                })?;
+                stridemap::Tensor::prefetch_all(&tensors, &mut advance)
             },
         )
     }

@@ -476,6 +476,25 @@ def test_only_the_rows_that_a_list_or_a_mask_selects_are_verified(tmp_path: Path
                 x[rows]
 
 
+def test_prefetch_of_more_storages_than_files_that_may_be_open(path: Path) -> None:
+    count = 400
+    with stridemap.open(path, "x", durable=False) as store:
+        for at in range(count):
+            store[f"x{at}"] = [at]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    with stridemap.open(path, mapped=False) as store:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + count - 100, limits[1]))
+        try:
+            seen: list[tuple[int, int]] = []
+            store.prefetch(progress=lambda *state: seen.append(state))
+            assert seen[-1] == (8 * count, 8 * count)
+            store.prefetch(list(store), progress=lambda *state: seen.append(state))
+            assert seen[-1] == (8 * count, 8 * count)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_only_stores_on_this_machine_can_be_verified_while_they_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones(2))
     with pytest.raises(stridemap.ArgumentError, match="import_file"):
