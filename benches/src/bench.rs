@@ -46,7 +46,8 @@ pub(crate) struct Measured {
 pub(crate) struct MeasuredContender {
     pub(crate) label: String,
     pub(crate) measure: Quartiles,
-    /// The measure of stridemap divided by this one, round by round. `None` for stridemap.
+    /// The measure of stridemap divided by this one, round by round. `None` for stridemap, and for operations that are not
+    /// compared.
     pub(crate) ratio: Option<Quartiles>,
     pub(crate) rounds: Vec<f64>,
 }
@@ -204,11 +205,13 @@ impl Bench {
     }
 }
 
-/// Returns the order of the contenders in a round. Over the rounds, each is the first and the last equally often. Of two or
-/// three, each also comes after each other one equally often.
+/// Returns the order of the contenders in a round, by a Williams design: in twice as many rounds as there are contenders, each
+/// is the first and the last equally often, and comes after each other one equally often. In two rounds, each comes before
+/// each other one once.
 fn order(count: usize, round: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..count).collect();
-    order.rotate_left(round / 2 % count.max(1));
+    // 0, 1, the last, 2, the one before it, and so on.
+    let first = |place: usize| if place % 2 == 1 { place.div_ceil(2) } else { count - place / 2 };
+    let mut order: Vec<usize> = (0..count).map(|place| (first(place) + round / 2) % count).collect();
     if round % 2 == 1 {
         order.reverse();
     }
@@ -222,7 +225,7 @@ fn measured(case: Case<'_>, rounds: Vec<Vec<f64>>) -> Measured {
         MeasuredContender {
             label: contender.label.clone(),
             measure: Quartiles::of(rounds.iter().copied()),
-            ratio: (at > 0).then(|| Quartiles::of(ratios)),
+            ratio: (case.is_compared && at > 0).then(|| Quartiles::of(ratios)),
             rounds,
         }
     });

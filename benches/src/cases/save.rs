@@ -11,7 +11,7 @@ use crate::Outcome;
 use crate::bench::Bench;
 use crate::case::{Case, Clock};
 use crate::files::unsynced;
-use crate::formats::{Array, FORMATS, small_arrays};
+use crate::formats::{Array, FORMATS, SMALL, small_arrays};
 
 pub(crate) const MIB: usize = 1 << 20;
 
@@ -32,7 +32,7 @@ fn many(bench: &mut Bench) -> Outcome {
         return Ok(());
     }
     let arrays = small_arrays(count);
-    let mut case = Case::new(name);
+    let mut case = Case::new(name).writes(count * SMALL * 4);
     for format in FORMATS.iter().filter(|format| count <= format.most) {
         let (scratch, arrays) = (bench.scratch()?, &arrays);
         case = case.add(format.label, move |clock| {
