@@ -11,11 +11,13 @@ use crate::Outcome;
 pub(crate) struct Case<'a> {
     pub(crate) name: String,
     pub(crate) unit: Unit,
-    /// The first one is stridemap.
+    /// The first one is stridemap, unless they are not compared.
     pub(crate) contenders: Vec<Contender<'a>>,
     pub(crate) goals: Vec<Goal>,
     /// The bytes of files that a contender writes in a round.
     pub(crate) written_bytes: usize,
+    /// Whether the contenders do the same work, so that their measures are compared.
+    pub(crate) is_compared: bool,
 }
 
 pub(crate) struct Contender<'a> {
@@ -44,7 +46,14 @@ pub(crate) struct Goal {
 impl<'a> Case<'a> {
     pub(crate) fn new(name: impl Into<String>) -> Self {
         let (contenders, goals) = (Vec::new(), Vec::new());
-        Case { name: name.into(), unit: Unit::Seconds, contenders, goals, written_bytes: 0 }
+        Case {
+            name: name.into(),
+            unit: Unit::Seconds,
+            contenders,
+            goals,
+            written_bytes: 0,
+            is_compared: true,
+        }
     }
 
     /// States how many bytes of files a contender writes in a round. Before its turn, a file of as many bytes is
@@ -52,6 +61,12 @@ impl<'a> Case<'a> {
     /// have returned other free memory to its host, and the first program that touches it is slow.
     pub(crate) fn writes(mut self, bytes: usize) -> Self {
         self.written_bytes = bytes;
+        self
+    }
+
+    /// States that the contenders are different operations of stridemap.
+    pub(crate) fn uncompared(mut self) -> Self {
+        self.is_compared = false;
         self
     }
 

@@ -1,5 +1,6 @@
 //! Plots of durations against sizes.
 
+use std::ops::Range;
 use std::path::Path;
 
 use plotters::prelude::*;
@@ -48,6 +49,34 @@ pub(crate) const PLOTS: &[Plot] = &[
         before: "transpose/4096 x 4096, ",
         after: " bytes on 1",
     },
+    Plot {
+        file: "scaling-tensors.svg",
+        title: "Cost against the tensors of a store",
+        axis: "tensors",
+        before: "scaling/tensors/",
+        after: "",
+    },
+    Plot {
+        file: "scaling-storages.svg",
+        title: "Cost against the storages of a store, each with one tensor",
+        axis: "storages",
+        before: "scaling/storages/",
+        after: "",
+    },
+    Plot {
+        file: "scaling-tags.svg",
+        title: "Cost against the tags of a store of 1,000 tensors",
+        axis: "tags",
+        before: "scaling/tags/",
+        after: "",
+    },
+    Plot {
+        file: "scaling-readers.svg",
+        title: "Cost against the processes that read a store of 1,000 tensors",
+        axis: "readers, each of a different generation",
+        before: "scaling/readers/",
+        after: "",
+    },
 ];
 
 /// The points of a contender: numbers and medians.
@@ -65,6 +94,9 @@ impl Plot {
             let values = all.iter().map(pick);
             values.clone().fold(f64::INFINITY, f64::min) * low..values.fold(0., f64::max) * high
         };
+        // The names of the contenders are to the right of the last points.
+        let Range { start, end } = span(|it| it.0, 1., 1.);
+        let sizes = start..end * (end / start).powf(0.4);
         let path = dir.join(self.file);
         let area = SVGBackend::new(&path, (800, 500)).into_drawing_area();
         area.fill(&WHITE)?;
@@ -73,10 +105,11 @@ impl Plot {
             .margin(10)
             .x_label_area_size(40)
             .y_label_area_size(70)
-            .build_cartesian_2d(span(|it| it.0, 1., 1.).log_scale(), span(|it| it.1, 0.5, 2.).log_scale())?;
+            .build_cartesian_2d(sizes.log_scale(), span(|it| it.1, 0.5, 2.).log_scale())?;
         chart
             .configure_mesh()
             .x_desc(self.axis)
+            .x_max_light_lines(1)
             .x_label_formatter(&|x| format!("{x}"))
             .y_label_formatter(&|y| table::measure(*y, Unit::Seconds))
             .draw()?;
@@ -109,7 +142,9 @@ impl Plot {
         series
     }
 
+    /// Returns the number in the name of a case. A logarithmic axis has no place for 0.
     fn number(&self, name: &str) -> Option<f64> {
-        name.strip_prefix(self.before)?.strip_suffix(self.after)?.parse().ok()
+        let number = name.strip_prefix(self.before)?.strip_suffix(self.after)?.parse().ok()?;
+        (number > 0.).then_some(number)
     }
 }

@@ -17,13 +17,20 @@ pub(crate) fn of(case: &Measured) -> String {
         [contender.label.clone(), median, quartiles, ratio, ratios]
     });
     let header = [&case.name, "median", "quartiles", "ratio", "quartiles"].map(str::to_owned);
-    let mut text = markdown(header, rows);
+    let mut text = match case.contenders.iter().any(|contender| contender.ratio.is_some()) {
+        true => markdown(header, rows),
+        false => markdown(first_three(header), rows.map(first_three)),
+    };
     for it in &case.goals {
         let (limit, reached, verdict) = goal(it, case.unit);
         text.push_str(&format!("\n\nGoal: {limit}. Here: {reached}, {verdict}."));
     }
     text.push('\n');
     text
+}
+
+fn first_three([a, b, c, _, _]: [String; 5]) -> [String; 3] {
+    [a, b, c]
 }
 
 /// Returns the limit, the measure or ratio that was reached, and whether it is within the limit.

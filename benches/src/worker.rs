@@ -2,6 +2,7 @@
 
 use std::env::current_exe;
 use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -23,6 +24,9 @@ pub(crate) enum Job {
     /// Commits or appends until the time is over, and prints how long each took.
     #[command(hide = true, name = "job-write")]
     Write { kind: Kind, path: PathBuf, number: usize, begin_ms: u64, length_ms: u64, is_synced: u8 },
+    /// Opens a store and loads a tensor, and holds its generation until the input ends.
+    #[command(hide = true, name = "job-hold")]
+    Hold { path: PathBuf },
     /// Reads a tensor or a file, and prints how much memory that takes.
     #[command(hide = true, name = "job-memory")]
     Memory { how: How, path: PathBuf },
@@ -75,9 +79,41 @@ impl Job {
                 let length = Duration::from_millis(*length_ms);
                 println!("{}", serde_json::to_string(&write(*kind, &store, *number, length)?)?);
             }
+            Job::Hold { path } => {
+                let store = open_mapped(path)?;
+                let snapshot = store.snapshot();
+                let _tensor = snapshot.load(&name(0))?;
+                println!();
+                io::stdin().read_line(&mut String::new())?;
+            }
             Job::Memory { how, path } => println!("{}", serde_json::to_string(&memory(*how, path)?)?),
         }
         Ok(())
+    }
+}
+
+/// A process that holds a generation of a store. It ends on drop.
+pub(crate) struct Reader(Child);
+
+impl Reader {
+    /// Returns when the process holds the generation.
+    pub(crate) fn start(path: &Path) -> Outcome<Self> {
+        let mut command = Command::new(current_exe()?);
+        command.arg("job-hold").arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut reader = Reader(command.spawn()?);
+        let mut line = String::new();
+        let output = reader.0.stdout.take().ok_or("no output")?;
+        match BufReader::new(output).read_line(&mut line)? {
+            0 => Err("a reader failed".into()),
+            _ => Ok(reader),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 

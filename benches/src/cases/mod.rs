@@ -13,6 +13,7 @@ mod memory;
 mod open;
 mod remote;
 mod save;
+mod scaling;
 mod scan;
 mod statistics;
 mod writers;
@@ -37,6 +38,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         interop::run,
         compact::run,
         memory::run,
+        scaling::run,
         remote::run,
     ];
     subjects.into_iter().try_for_each(|run| run(bench))
