@@ -1,6 +1,6 @@
 """Libraries in Python, timed beside stridemap. `stridemap-bench --python PATH` runs this script: one JSON request per
 line on its input, one JSON reply per line on its output. A function prepares its input once per set of arguments, and
-returns the function that is timed. Any of numpy, torch, h5py, zarr, tensordict and safetensors may be missing."""
+returns the function that is timed. Any of numpy, torch, h5py, zarr, tensordict, safetensors and stridemap may be missing."""
 
 import importlib.metadata
 import importlib.util
@@ -156,6 +156,43 @@ def read_torch(arrays, names):
     def timed():
         loaded = torch.load(path, mmap=True, weights_only=True)
         return sum(touch(loaded[name]) for name in names)
+
+    return timed, None
+
+
+@peer("safetensors", "torch")
+def read_safetensors(arrays, names):
+    from safetensors import safe_open
+
+    def timed():
+        with safe_open(arrays, "pt") as file:
+            return sum(touch(file.get_tensor(name)) for name in names)
+
+    return timed, None
+
+
+@peer("stridemap", "numpy")
+def read_stridemap_numpy(store, names):
+    import stridemap
+
+    def timed():
+        with stridemap.open(store) as opened:
+            opened.prefetch()
+            return sum(touch(opened[name].numpy()) for name in names)
+
+    return timed, None
+
+
+@peer("stridemap", "torch")
+def read_stridemap_torch(store, names):
+    import stridemap
+    from stridemap.torch import load_file
+
+    def timed():
+        with stridemap.open(store) as opened:
+            opened.prefetch()
+            loaded = load_file(opened)
+            return sum(touch(loaded[name]) for name in names)
 
     return timed, None
 

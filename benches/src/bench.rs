@@ -26,6 +26,7 @@ pub(crate) struct Bench {
     dir: TempDir,
     python: Option<Rc<RefCell<Python>>>,
     model: Option<PathBuf>,
+    model_mib: usize,
     remote: Option<String>,
     remote_mib: usize,
     report: Option<PathBuf>,
@@ -73,6 +74,7 @@ impl Bench {
             dir: TempDir::with_prefix_in("run-", fs::canonicalize(&args.dir)?)?,
             python: python.map(|python| Rc::new(RefCell::new(python))),
             model: args.model.clone(),
+            model_mib: args.model_mib,
             remote: args.remote.clone(),
             remote_mib: args.remote_mib,
             report: args.report.clone(),
@@ -103,6 +105,11 @@ impl Bench {
     /// Returns a safetensors file of a real model, if one was given.
     pub(crate) fn model(&self) -> Option<PathBuf> {
         self.model.clone()
+    }
+
+    /// Returns the size of the model that is read from the disk, in MiB.
+    pub(crate) fn model_mib(&self) -> usize {
+        self.pick(self.model_mib, self.model_mib.min(96))
     }
 
     /// Returns the URL for the cases of remotes, if one was given.

@@ -64,3 +64,11 @@ pub(crate) fn locked_version(package: &str) -> Option<String> {
     let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
     Some(rest.split_once('"')?.0.to_owned())
 }
+
+/// Returns the number of page faults of this process that needed no read from a disk.
+pub(crate) fn page_faults() -> Outcome<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name of the program, in parentheses, can contain spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    Ok(fields.split_whitespace().nth(7).ok_or("/proc/self/stat is too short")?.parse()?)
+}

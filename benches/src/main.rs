@@ -47,6 +47,9 @@ struct Args {
     /// A safetensors file of a real model, for more cases.
     #[arg(long, env = "STRIDEMAP_MODEL")]
     model: Option<PathBuf>,
+    /// The size of the model that is read from the disk, in MiB. Three times as much must fit into the free memory.
+    #[arg(long, default_value_t = 256)]
+    model_mib: usize,
     /// A URL in an S3 bucket, for the cases of remotes. Objects below it are deleted.
     #[arg(long, env = "STRIDEMAP_BENCH_REMOTE")]
     remote: Option<String>,

@@ -10,6 +10,7 @@ mod history;
 mod interop;
 mod load;
 mod memory;
+mod model;
 mod open;
 mod remote;
 mod save;
@@ -25,6 +26,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
     let subjects = [
         open::run,
         load::run,
+        model::run,
         save::run,
         commit::run,
         history::run,
