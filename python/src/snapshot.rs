@@ -134,11 +134,22 @@ impl Snapshot {
             py,
             |py| progress.tick(py),
             |_| -> stridemap::Result<_> {
+                let nbytes = |info: TensorInfo| info.header.nbytes() as u64;
                 let mut total_bytes = 0u64;
-                self.each_loaded(names.as_deref(), |tensor| {
-                    total_bytes = total_bytes.saturating_add(tensor.nbytes() as u64);
-                    Ok(())
-                })?;
+                match &names {
+                    None => {
+                        for info in self.snapshot.iter_tensors("")? {
+                            total_bytes = total_bytes.saturating_add(nbytes(info?));
+                        }
+                    }
+                    // The name itself comes before longer ones. One that does not exist is refused when it is loaded.
+                    Some(names) => {
+                        for name in names {
+                            let first = self.snapshot.iter_tensors(name)?.next().transpose()?;
+                            total_bytes = total_bytes.saturating_add(first.map_or(0, nbytes));
+                        }
+                    }
+                }
                 let mut advance = progress.advance(total_bytes);
                 let (mut tensors, mut storages) = (Vec::new(), HashSet::new());
                 self.each_loaded(names.as_deref(), |tensor| {

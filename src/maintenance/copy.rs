@@ -44,7 +44,7 @@ pub struct Copied {
     pub tensor_count: u64,
     /// The number of tags in the copy.
     pub tag_count: u64,
-    /// The bytes of storages that were written.
+    /// The bytes of storages that were written, without the few between those that share a file.
     pub copied_bytes: u64,
     /// The bytes of storages that share their blocks on disk with those of the source, until one of the two is
     /// written.
@@ -332,8 +332,8 @@ impl Original<'_> {
         }))
     }
 
-    /// Copies what is kept of a small sealed storage to the one that small ones share. Their blocks are not shared, because a file each
-    /// takes longer than a copy.
+    /// Copies what is kept of a small sealed storage to one that small ones share. Their blocks are not shared, because a file
+    /// each takes longer than a copy.
     fn stage_small(
         &self,
         (target, stages): (&OpenStore, &mut Stages),

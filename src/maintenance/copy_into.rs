@@ -41,7 +41,10 @@ impl Original<'_> {
             let first = part.tensors.first().map(|(name, _)| name.clone()).unwrap_or_default();
             let place = self.stage((target, stages), id, &mut part, &mut done, progress);
             // Only a salvage leaves a storage out.
-            let Some(place) = place.context(format!("{first:?}"))? else { continue };
+            let Some(place) = place.context(format!("{first:?}"))? else {
+                part.tensors.iter().for_each(|(name, _)| drop(tensors.remove(name)));
+                continue;
+            };
             let path = self.store.paths.storage(id);
             for (name, record) in part.tensors {
                 let header = part.placed.remove(&name).map_or(record.header, Arc::new);

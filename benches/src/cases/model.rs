@@ -29,7 +29,7 @@ const PIECE_BYTES: u64 = 4 << 20;
 
 const PREFETCHED: &str = "stridemap, prefetched";
 const SAFETENSORS: &str = "safetensors + memmap2";
-const PREADS: &str = "floor: preads of 4 MiB, 2 threads";
+const PREADS: &str = "preads of 4 MiB, 2 threads";
 
 /// The files of a model, and the names of its tensors in random order.
 struct Model {

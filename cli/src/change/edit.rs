@@ -130,7 +130,7 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
             "view: the new name {:?} is an expression; put it in quotes if it is meant as a name",
             args.new
         )),
-        Err(e) if args.expr.contains(PLACE) => {
+        Err(e) if args.expr.contains(PLACE) && is_about_names(&e) => {
             let e = e.to_string();
             let gap = if e.contains('\n') { "\n" } else { "; " };
             Err(Error::Refused(format!(
@@ -139,6 +139,11 @@ fn view_to_save(args: &ViewArgs, txn: &Transaction<'_>) -> Result<Tensor> {
         }
         view => Ok(view?.1),
     }
+}
+
+/// Whether an expression is wrong, or names no tensor.
+fn is_about_names(e: &Error) -> bool {
+    matches!(e, Error::Refused(_)) || matches!(e, Error::Library(e) if e.kind() == ErrorKind::NameNotFound)
 }
 
 /// Refuses a new name with `{}` for one view, for which an existing name, quotes or `--` say that it is meant.

@@ -10,7 +10,7 @@ use super::edit::{Change, commit};
 use super::rename::PatternRename;
 use crate::args::Existing;
 use crate::error::{Error, Result};
-use crate::names::{Pattern, argument, name, new_name, pattern, quoted, selecting_hint};
+use crate::names::{Pattern, name, new_name, pattern, quoted, selecting_hint, shell_word};
 use crate::plan::{header, info, replacing};
 use crate::ui::{counted, examples};
 use crate::undo::Before;
@@ -81,7 +81,11 @@ fn star_pattern(args: &MvArgs, old: &Pattern, txn: &Transaction<'_>) -> Result<P
                 "{:?} is a prefix, and stands for all names that begin with it; write the new name as a prefix, too, such \
                  as {}",
                 old.text,
-                argument(&format!("{}.", args.new.replace('*', "")))
+                shell_word(&format!(
+                    "{}{}",
+                    args.new.trim_matches(['*', '.', '/', '\'', '"']),
+                    old.text.chars().last().unwrap_or('.')
+                ))
             )),
         };
     }

@@ -123,7 +123,8 @@ const COLUMNS: [Column; 5] = [
     Column::new("bytes").right(),
 ];
 
-/// Prints the summary. On a terminal, it has at most 24 lines, however many tensors there are.
+/// Prints the summary. On a terminal, it has at most 24 lines, however many tensors there are, and
+/// more only if warnings take several each.
 fn print(summary: &Summary, input: &Input, out: &mut impl Write) -> Result<()> {
     print_head(summary, input, out)?;
     if width().is_none() {

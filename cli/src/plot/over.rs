@@ -24,6 +24,8 @@ struct Series<'a> {
     not_finite: Vec<String>,
     /// The tags of the generations that are gaps, by the reason.
     gaps: Vec<(&'static str, Vec<String>)>,
+    /// Why the expression did not fit at first.
+    mistake: Option<String>,
 }
 
 /// What was found in a view.
@@ -87,6 +89,7 @@ impl<'a> Series<'a> {
             last: None,
             not_finite: Vec::new(),
             gaps: Vec::new(),
+            mistake: None,
         }
     }
 
@@ -97,7 +100,10 @@ impl<'a> Series<'a> {
         }
         let view = match expr::view(self.expr, snapshot, Copies::Allowed) {
             Ok((_, view)) => view,
-            Err(Error::Refused(_)) => return Ok(Err(OTHER_VIEW)),
+            Err(Error::Refused(why)) => {
+                self.mistake.get_or_insert(why);
+                return Ok(Err(OTHER_VIEW));
+            }
             Err(e) => return Err(e),
         };
         let found = match &self.last {
@@ -135,7 +141,10 @@ impl<'a> Series<'a> {
         let Some((view, _)) = self.last.filter(|_| count > 0) else {
             let reasons: Vec<_> = self.gaps.iter().map(|(why, _)| *why).collect();
             let generations = counted(points.len() as u64, "generation");
-            let why = format!("plot: {expr} cannot be drawn over {generations}: {}", reasons.join(", "));
+            let mut why = format!("plot: {expr} cannot be drawn over {generations}: {}", reasons.join(", "));
+            if let Some(mistake) = self.mistake {
+                why += &format!("\n{mistake}");
+            }
             return Err(Error::Refused(why));
         };
         let ends = [points.first(), points.last()].map(|point| point.map_or("", |point| &point.label[..]));

@@ -112,14 +112,12 @@ impl Replaced {
         )))
     }
 
-    /// Leaves out the tensors that a generation has under any name with a prefix, because a restore of these names brings them
-    /// back.
+    /// Leaves out the tensors that a generation has under any name with a prefix, which a restore of this prefix brings back.
     pub(crate) fn unless_in(mut self, restored: &Snapshot, prefix: &str) -> LibraryResult<Self> {
-        let there = self.by_storage(restored)?;
-        there
-            .iter()
-            .filter(|(name, _)| name.starts_with(prefix))
-            .for_each(|(_, old)| drop(self.infos.remove(old)));
+        for there in restored.iter_tensors(prefix)? {
+            let there = there?;
+            self.infos.retain(|_, old| !is_same(&there, old));
+        }
         Ok(self)
     }
 

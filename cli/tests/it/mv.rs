@@ -101,6 +101,8 @@ fn uncertain_or_colliding_names_are_refused_before_anything_changes() {
     );
     let said = dir.refusal(&["mv", "s.smap", "a.", "c"]);
     assert!(said.ends_with("write the new name as a prefix, too, such as c."), "{said}");
+    let said = dir.refusal(&["mv", "s.smap", "a.", "c.*"]);
+    assert!(said.ends_with("write the new name as a prefix, too, such as c."), "{said}");
     // The same new name for two tensors.
     let dir = with(&["a-b", "ab-"]);
     assert_eq!(

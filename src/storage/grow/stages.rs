@@ -15,6 +15,10 @@ pub(crate) const OWN_STORAGE_BYTES: u64 = 4 << 20;
 /// The maximum number of storages that are finished at a time. Most of that is waiting for the disk.
 const MAX_FINISH_THREADS: usize = 8;
 
+/// From this length on, the next small storages share another one, so that what is removed later can be freed by a rewrite
+/// of this length.
+const MAX_SHARED_BYTES: u64 = 64 << 20;
+
 /// The storages that a commit stages, by index.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
@@ -90,7 +94,7 @@ impl Stages {
         }
     }
 
-    /// Writes bytes to the storage that small ones share, where a tensor may begin. Returns its index, the offset, and the bytes
+    /// Writes bytes to a storage that small ones share, where a tensor may begin. Returns its index, the offset, and the bytes
     /// by which it became longer.
     ///
     /// # Errors
@@ -100,6 +104,12 @@ impl Stages {
         (disk, paths, durable): (&Arc<dyn Disk>, &StorePaths, bool),
         bytes: &[u8],
     ) -> Result<(usize, u64, u64)> {
+        let is_full = |writer: &StorageWriter| writer.length_bytes() >= MAX_SHARED_BYTES;
+        if let Some(Stage::Open(writer)) = self.shared.and_then(|index| self.stages.get(index))
+            && is_full(writer)
+        {
+            self.shared = None;
+        }
         let (index, writer) = self.shared(disk, paths, durable)?;
         let old_bytes = writer.length_bytes();
         let offset_bytes = old_bytes.next_multiple_of(ALIGNMENT_BYTES);

@@ -53,6 +53,19 @@ fn small_storages_share_a_file_in_a_copy_and_in_a_salvage() {
 }
 
 #[test]
+fn shared_files_of_a_copy_have_a_limited_length() {
+    let (dir, path, store) = new_store();
+    // 69 MiB.
+    for at in 0..23 {
+        store.save(&format!("x.{at}"), &filled((3 << 20) / 8, at as i64)).unwrap();
+    }
+    let copied = dir.path().join("copy.smap");
+    copy(&store, &copied);
+    assert_eq!((storage_count(&path), storage_count(&copied)), (23, 2));
+    assert_copy(&Store::open(&copied).unwrap(), &store.snapshot());
+}
+
+#[test]
 fn tensors_of_small_storages_are_copied_into_one_file_of_another_store() {
     let (_dir, _, store) = new_store();
     save_singly(&store);

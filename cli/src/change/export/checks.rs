@@ -13,9 +13,10 @@ use crate::at::split;
 use crate::error::{Error, Result};
 use crate::in_place::Outputs;
 use crate::input::Input;
-use crate::names::{argument, quoted};
+use crate::names::{quoted, shell_word};
 use crate::output_file::check_replaceable;
 use crate::remote::shown;
+use crate::separator::has_separator;
 
 /// Refuses tensors that the file cannot hold, and a prefix that selects nothing.
 pub(super) fn check_contents(
@@ -44,12 +45,13 @@ pub(super) fn check_contents(
     }
     let prefix = &args.options.prefix;
     if let Some(end) = ['.', '/'].into_iter().find(|end| {
-        !(prefix.is_empty() || tensors.is_empty() || prefix.ends_with(*end))
+        !(prefix.is_empty() || tensors.is_empty() || has_separator() || prefix.ends_with(*end))
             && tensors.iter().all(|(name, _)| name.starts_with(*end))
     }) {
         return refused(format!(
-            "without the prefix {prefix:?}, every name would begin with {end:?}; write --prefix {}",
-            argument(&format!("{prefix}{end}"))
+            "without the prefix {prefix:?}, every name would begin with {end:?}; write --prefix {}, or -- before the \
+             arguments if that is meant",
+            shell_word(&format!("{prefix}{end}"))
         ));
     }
     if is_npy && tensors.len() != 1 {
