@@ -205,7 +205,8 @@ mod tests {
     fn dtypes_have_the_usual_spellings() {
         for (dtype, spellings) in [
             (DType::F32, &["float32", "f32", "F32", "torch.float32", "torch.float", "np.float32"][..]),
-            (DType::F16, &["f16", "torch.half", "Float16"]),
+            (DType::F16, &["f16", "torch.half", "np.half", "half", "Float16"]),
+            (DType::F64, &["double", "torch.double", "np.double"]),
             (DType::BF16, &["bf16", "BF16", "torch.bfloat16"]),
             (DType::I64, &["i64", "I64", "torch.long", "int64"]),
             (DType::U8, &["u8", "numpy.uint8"]),
@@ -216,7 +217,7 @@ mod tests {
         for &dtype in DType::ALL {
             assert_eq!(parse_dtype(dtype.name()), Ok(dtype));
         }
-        for text in ["float", "f", "f31", "np.half", "", "torch."] {
+        for text in ["float", "f", "f31", "np.float", "", "torch."] {
             assert!(parse_dtype(text).unwrap_err().starts_with("expected one of bool, uint8, "), "{text}");
         }
     }

@@ -54,7 +54,8 @@ pub(crate) struct PlotArgs {
     /// What to draw instead of what suits the dimensions
     #[arg(long = "as", value_enum, value_name = "KIND", conflicts_with = "over")]
     kind: Option<Kind>,
-    /// Draw the minimum, mean and maximum over the generations with these tags: a name, a glob such as 'step*', or a prefix
+    /// Draw the minimum, mean and maximum over the generations with these tags: a name, a glob such as 'step*', or a
+    /// prefix such as 'run.'
     #[arg(long, value_name = "TAGS")]
     over: Option<String>,
     /// Write an image instead, as .png or .svg

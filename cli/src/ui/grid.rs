@@ -9,11 +9,16 @@ use crate::error::Result;
 
 const GAP: usize = 2;
 
-/// Prints cells in as many columns as fit, ordered from top to bottom and then from left to right.
+/// Prints cells in as many columns as fit, ordered from top to bottom and then from left to right. Long cells are shortened,
+/// but not in a single column, where they are whole, and the terminal wraps them.
 pub(crate) fn print_grid(cells: &[impl AsRef<str>], width: usize, out: &mut impl Write) -> Result<()> {
+    let whole = cells;
     let cells: Vec<String> = cells.iter().map(|cell| shorten(cell.as_ref(), LONG.min(width))).collect();
     let widths: Vec<usize> = cells.iter().map(|cell| cell.width()).collect();
     let row_count = row_count(&widths, width);
+    if row_count == cells.len() {
+        return whole.iter().try_for_each(|cell| Ok(writeln!(out, "{}", cell.as_ref())?));
+    }
     let columns: Vec<usize> = column_widths(&widths, row_count).collect();
     for row in 0..row_count {
         let mut line = String::new();
@@ -72,13 +77,16 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_the_terminal() {
+    fn no_line_of_several_columns_is_wider_than_the_terminal() {
         let names: Vec<String> = (0..500).map(|n| "x".repeat(n % 90 + 1)).collect();
         for width in [1, 10, 40, 80, 140] {
             let mut out = Vec::new();
             print_grid(&names, width, &mut out).unwrap();
-            for line in String::from_utf8(out).unwrap().lines() {
-                assert!(line.width() <= width, "{width}: {line}");
+            let text = String::from_utf8(out).unwrap();
+            let is_single = text.lines().count() == names.len();
+            assert_eq!(is_single, width < 100, "{width}");
+            for (line, name) in text.lines().zip(&names) {
+                assert!(if is_single { line == name } else { line.width() <= width }, "{width}: {line}");
             }
         }
     }

@@ -38,8 +38,9 @@ const GAP: usize = 8;
 /// The height of the labels below a drawing.
 const LABEL_HEIGHT: usize = 30;
 
-/// The width to the right of a drawing: a bar of colors and its limits, or half of the last label.
-const RIGHT_WIDTH: usize = 176;
+/// The width to the right of a heat map, for a bar of colors and its limits, and of another drawing, for half of the last label.
+const BAR_WIDTH: usize = 176;
+const HALF_LABEL_WIDTH: usize = 72;
 
 /// The maximum number of blocks along a side of a PNG image, and of an SVG image, in which each block is an element.
 const MAX_BLOCKS: usize = 1024;
@@ -126,7 +127,10 @@ fn draw_panels<B: DrawingBackend>(figure: &Figure, root: &Area<B>) -> Drawn<B> {
 
 impl Panel {
     fn width(&self) -> usize {
-        MARGIN + self.drawing.label_width() + self.drawing.size().0.max(LEAST_WIDTH) + RIGHT_WIDTH
+        MARGIN
+            + self.drawing.label_width()
+            + self.drawing.size().0.max(LEAST_WIDTH)
+            + self.drawing.right_width()
     }
 
     fn height(&self) -> usize {
@@ -168,6 +172,13 @@ impl Drawing {
         match self {
             Drawing::HeatMap(map) => heat_map::size(map),
             Drawing::Histogram(_) | Drawing::Lines(_) => CHART_SIZE,
+        }
+    }
+
+    fn right_width(&self) -> usize {
+        match self {
+            Drawing::HeatMap(_) => BAR_WIDTH,
+            Drawing::Histogram(_) | Drawing::Lines(_) => HALF_LABEL_WIDTH,
         }
     }
 
