@@ -48,7 +48,8 @@ use crate::ui::{
 #[derive(clap::Args)]
 #[command(after_help = examples(&["du model.smap", "du model.smap encoder. '*.bias'", "du model.pt --map", "du model.smap --json | jq .reclaimable_bytes"]))]
 pub(crate) struct DuArgs {
-    /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), in place of the whole store
+    /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.'), in place of the whole store; with
+    /// --map, the storages that they are on
     #[arg(index = 2, value_name = "NAME")]
     patterns: Vec<String>,
     /// Show which tensors share which bytes

@@ -216,12 +216,15 @@ fn advice(path: &Path) -> String {
     let is_store = |path: &Path| path.join("FORMAT").is_file();
     let dir = parent_dir(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let similarity = |other: &str| strsim::normalized_damerau_levenshtein(&name, other);
+    // Two names are not similar because both end with .safetensors.
+    let stem = |name: &str| name.split_once('.').map_or(name, |(stem, _)| stem).to_owned();
+    let likeness = |a: &str, b: &str| strsim::normalized_damerau_levenshtein(a, b);
     let others = fs::read_dir(dir).into_iter().flatten().flatten().take(1000);
     let others = others.filter(|other| other.path().is_file() || is_store(&other.path()));
-    let near = others.map(|other| other.file_name().to_string_lossy().into_owned());
-    let nearest = near.map(|other| (similarity(&other), other)).max_by(|(a, _), (b, _)| a.total_cmp(b));
-    match nearest.filter(|(similarity, _)| *similarity > 0.6) {
+    let names = others.map(|other| other.file_name().to_string_lossy().into_owned());
+    let near = names.filter(|other| likeness(&stem(&name), &stem(other)) > 0.6);
+    let nearest = near.map(|other| (likeness(&name, &other), other)).max_by(|(a, _), (b, _)| a.total_cmp(b));
+    match nearest.filter(|(likeness, _)| *likeness > 0.6) {
         Some((_, other)) => format!("; did you mean {}?", path.with_file_name(other).display()),
         None => String::new(),
     }

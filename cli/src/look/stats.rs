@@ -38,7 +38,7 @@ pub(crate) struct StatsArgs {
     #[arg(index = 2, value_name = "EXPR|GLOB|PREFIX")]
     select: Vec<String>,
     /// Only tensors with NaN or infinities; exit with 1 if there are none
-    #[arg(long)]
+    #[arg(long, alias = "nan")]
     non_finite: bool,
     /// Sort by name, or by a number: min in ascending order, all others in descending order
     #[arg(long, value_enum, value_name = "KEY", default_value_t = Sort::Name)]

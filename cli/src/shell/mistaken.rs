@@ -42,8 +42,16 @@ const OTHERS: [(&str, &str); 23] = [
     ("inspect", "info describes a store or a file: stridemap info --all STORE"),
 ];
 
-/// Adds a hint to the error about a word that is not a command.
+/// Adds a hint to the error about a word that is not a command, or a page to write that is not after `-o`.
 pub(super) fn explain(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && error.kind() == ErrorKind::UnknownArgument
+        && word.ends_with(".html")
+    {
+        let hint = format!("the page to write comes after -o: -o {}", shell_word(word));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+        return error;
+    }
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;

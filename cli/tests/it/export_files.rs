@@ -114,6 +114,8 @@ fn same_name_in_two_sources_is_refused_unless_it_is_not_selected() {
         refusal.starts_with("export: a.safetensors and b.safetensors both have a tensor \"x\"; "),
         "{refusal}"
     );
+    let refusal = dir.refusal(&["export", "a.safetensors", "a.safetensors", "all.npz"]);
+    assert!(refusal.contains("both have a tensor \"x\", and 1 more of the names clash; "), "{refusal}");
     dir.messages(&[&sources[..], &["y", "z"]].concat());
     has(&dir, "all.npz", &[("y", "[3, 4]"), ("z", "[ 9, 10]")]);
 }

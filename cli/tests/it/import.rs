@@ -257,6 +257,8 @@ fn name_in_two_files_is_refused_before_any_byte_is_copied() {
         refusal.starts_with("import: m.safetensors and n.safetensors both have a tensor \"b\"; "),
         "{refusal}"
     );
+    let refusal = dir.refusal(&["import", "m.safetensors", "m.safetensors", "s.smap"]);
+    assert!(refusal.contains("both have a tensor \"a\", and 1 more of the names clash; "), "{refusal}");
     assert_eq!(tree(&dir.path("")), before);
     dir.messages(&["import", "m.safetensors", "n.safetensors", "s.smap", "--skip", "b"]);
     assert_eq!(dir.store().names().unwrap(), ["a", "c"]);

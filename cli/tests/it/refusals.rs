@@ -182,6 +182,7 @@ fn refusal_says_what_was_probably_meant() {
     let dir = Dir::with_store();
     dir.write("empty", b"");
     dir.write("notes", b"What the weights mean: nothing.");
+    dir.write_safetensors("model.safetensors", TENSOR, &[0; 8]);
     for (args, refusal) in [
         (&["ls", "s.sma"][..], "open s.sma: no such file or store; did you mean s.smap?"),
         (&["rm", "s.sma", "x"], "open s.sma: no store at this path; did you mean s.smap?"),
@@ -201,6 +202,9 @@ fn refusal_says_what_was_probably_meant() {
         let said = dir.refusal(args);
         assert!(said.starts_with(refusal), "{said}");
     }
+    // The same ending is no likeness to model.safetensors.
+    let far = dir.refusal(&["ls", "other.safetensors"]);
+    assert_eq!(far, "open other.safetensors: no such file or store");
     let order = dir.refusal(&["export", "s.smap", "points", "x.npy"]);
     assert!(order.starts_with("export points: no such file or store; OUT comes before the names"), "{order}");
     let dtype = dir.run(&["ls", "s.smap", "--dtype", "float"]).stderr;

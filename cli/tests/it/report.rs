@@ -286,6 +286,8 @@ fn names_of_pages_and_images_must_fit_their_command() {
     assert!(dir.refusal(&["report", "none.smap", "-o", "r.html"]).contains("no such file or store"));
     let unnamed = "report: name the file to write: stridemap report -o s.html s.smap";
     assert_eq!(dir.refusal(&["report", "s.smap"]), unnamed);
+    let said = dir.run(&["report", "s.smap", "r.html"]).stderr;
+    assert!(said.contains("tip: the page to write comes after -o: -o r.html"), "{said}");
 }
 
 #[test]

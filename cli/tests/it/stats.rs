@@ -102,6 +102,7 @@ fn tensors_with_nan_or_infinities_can_be_found() {
     assert_eq!(found.lines().count(), 1, "{found}");
     assert!(found.starts_with("layer.10.weight\t"), "{found}");
     assert_eq!(json_lines(&dir.stdout(&["stats", "s.smap", "--non-finite", "--json"])).len(), 1);
+    assert_eq!(dir.stdout(&["stats", "s.smap", "--nan"]), found);
     let none = dir.run(&["stats", "s.smap", "--non-finite", "*.bias"]);
     assert_eq!(
         (none.code, none.stdout.as_str(), none.stderr.as_str()),

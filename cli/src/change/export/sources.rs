@@ -83,6 +83,7 @@ impl Sources {
     /// with the same name are refused.
     pub(super) fn load(&self, prefix: &str, names: &BTreeSet<String>) -> Result<Vec<(String, Tensor)>> {
         let mut loaded: BTreeMap<String, (Tensor, &Path)> = BTreeMap::new();
+        let mut clashes: Vec<(String, &Path, &Path)> = Vec::new();
         for input in &self.0 {
             let tensors: Vec<(String, Tensor)> = match input {
                 Input::Store(_, snapshot, _) if names.is_empty() => {
@@ -105,16 +106,22 @@ impl Sources {
                 }
             };
             for (name, tensor) in tensors {
-                if let Some((_, other)) = loaded.get(&name) {
-                    let (a, b) = (shown(other), shown(input.path()));
-                    let why = format!(
-                        "{a} and {b} both have a tensor {name:?}; export some of the names, or import both into a store, \
-                         with --prefix or --rename, and export that"
-                    );
-                    return Err(Error::Refused(format!("export: {why}")));
+                match loaded.get(&name) {
+                    Some((_, other)) => clashes.push((name, *other, input.path())),
+                    None => drop(loaded.insert(name, (tensor, input.path()))),
                 }
-                loaded.insert(name, (tensor, input.path()));
             }
+        }
+        if let Some((name, a, b)) = clashes.first() {
+            let (a, b) = (shown(a), shown(b));
+            let more = match clashes.len() - 1 {
+                0 => String::new(),
+                more => format!(", and {more} more of the names clash"),
+            };
+            return Err(Error::Refused(format!(
+                "export: {a} and {b} both have a tensor {name:?}{more}; export some of the names, or import both into a \
+                 store, with --prefix or --rename, and export that"
+            )));
         }
         if let Some(missing) = names.iter().find(|name| !loaded.contains_key(*name)) {
             Named::load(self, missing).map(drop)?; // says which names there are

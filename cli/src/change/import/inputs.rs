@@ -108,7 +108,7 @@ pub(super) fn check_locations(inputs: &[Input<'_>], target: &Path, allowed: Exte
 /// Refuses an invalid name, and a name that is in two files, because one tensor would silently replace the other.
 /// Returns the number of tensors.
 pub(super) fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
-    let mut owners = BTreeMap::new();
+    let (mut owners, mut clashes) = (BTreeMap::new(), Vec::new());
     for (path, file) in inputs {
         for tensor in file.tensors() {
             let name = tensor.name;
@@ -118,10 +118,20 @@ pub(super) fn check_names(inputs: &[Input<'_>], prefix: &str) -> Result<u64> {
             };
             check_text("name", &format!("{prefix}{name}")).map_err(refused)?;
             if let Some(other) = owners.insert(name.clone(), path) {
-                let both = format!("{} and {} both have a tensor {name:?}", other.display(), path.display());
-                return Err(Error::Refused(format!("import: {both}; import them separately, with --prefix")));
+                clashes.push(format!(
+                    "{} and {} both have a tensor {name:?}",
+                    other.display(),
+                    path.display()
+                ));
             }
         }
+    }
+    if let Some(both) = clashes.first() {
+        let more = match clashes.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more of the names clash"),
+        };
+        return Err(Error::Refused(format!("import: {both}{more}; import them separately, with --prefix")));
     }
     Ok(owners.len() as u64)
 }
