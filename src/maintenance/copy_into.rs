@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use stridemap_format::TensorRecord;
 
-use super::copy::{Copied, Done, Original, Part};
+use super::copy::{Copied, Done, Original};
+use super::copy_storage::Part;
 use crate::error::{Context, Result};
 use crate::generation::OpenStore;
 use crate::storage::Stages;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use stridemap_format::{Error as FormatError, GarbageKey, RecordKind, Rule, StorageRecord, Tag};
 
-use super::copy::{Copied, Done, Original, Part};
+use super::copy::{Copied, Done, Original};
+use super::copy_storage::Part;
 use super::verify::checked_metadata;
 use crate::error::{Error, Result};
 use crate::generation::{GarbageEntry, Generation, MetadataCopy, OpenStore};

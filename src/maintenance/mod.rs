@@ -67,6 +67,7 @@ mod collect;
 mod compact;
 mod copy;
 mod copy_into;
+mod copy_storage;
 mod copy_tags;
 mod external_check;
 mod fetch;

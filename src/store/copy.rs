@@ -79,10 +79,10 @@ impl Snapshot {
     ///
     /// Names, strides, dimension names, attributes and reservations are kept. Tensors that share a storage also share
     /// it in the copy.
-    /// - Sealed storages of 4 MiB and more, and those with a reservation, share their blocks with the originals if the file
-    ///   system can do that (btrfs, XFS), and are copied otherwise. Smaller ones are copied to a storage that they share, so
-    ///   the offsets of their tensors change. All bytes are read and verified, so damage is an error here and does
-    ///   not get into the copy.
+    /// - Sealed storages share their blocks with the originals if the file system can do that (btrfs, XFS), and are copied
+    ///   otherwise. Those of which less than 4 MiB are copied, without a reservation, get a storage that they share, so
+    ///   the offsets of their tensors change. All bytes are read and verified, so damage is an error here and does not get
+    ///   into the copy.
     /// - Mutable storages are copied in their current state, each under a shared guard. Live ones are copied by
     ///   positional reads while others write, so an element may be half of one write and half of another. A snapshot
     ///   isolates neither kind.
@@ -152,10 +152,8 @@ impl Transaction<'_> {
     /// Copies tensors of another store into this one, each from a name there to a name here, with the attributes of the
     /// tensor.
     ///
-    /// Each storage is copied once, and the tensors that share it also share it here. What [`Snapshot::copy_to`] with
-    /// names says about the bytes of storages holds here too: sealed ones are verified; large ones share their blocks on disk
-    /// if all their bytes are reached and the file system can do that; others are copied without the bytes that none of the
-    /// tensors reaches, small ones to a storage that they share; mutable and live ones are copied in their current state, and external ones are adopted again.
+    /// Each storage is copied once, and the tensors that share it also share it here. [`Snapshot::copy_to`] with names says
+    /// which of its bytes are copied, verified, or shared on disk, and that holds here too.
     ///
     /// `progress` is called with the bytes of elements read since the last call.
     ///
