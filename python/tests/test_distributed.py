@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import damage
 import numpy as np
 import pytest
 import ranks
@@ -507,11 +508,7 @@ def load_generation(path: Path) -> str:
 def test_damage_is_found_when_a_block_is_read_and_not_when_it_is_announced(path: Path) -> None:
     with stridemap.open(path, "x") as store:
         store["x"] = np.zeros(1_000_000, np.float32)
-        file = path / "storages" / f"{store['x'].storage_id:016x}.bin"
-    data = bytearray(file.read_bytes())
-    data[1_500_000] ^= 1
-    file.unlink()
-    file.write_bytes(data)
+    damage.flip_bit(path, "x", 1_500_000)
     with stridemap.open(path, verify=True) as store:
         target = torch.ones(1000)
         for start, is_damaged in (0, False), (375_000, True):

@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import damage
 import numpy as np
 import pytest
 
@@ -436,11 +437,7 @@ def test_store_that_verifies_raises_an_error_instead_of_a_wrong_element(tmp_path
     path = tmp_path / "x.smap"
     with stridemap.open(path, "x") as store:
         store.update(good=[1, 2], bad=np.zeros(2_000_000))
-        file = path / "storages" / f"{store['bad'].storage_id:016x}.bin"
-    data = bytearray(file.read_bytes())
-    data[3_000_000] ^= 1
-    file.unlink()
-    file.write_bytes(data)
+    damage.flip_bit(path, "bad", 3_000_000)
     with stridemap.open(path, mapped=mapped) as store:
         assert store["bad"].numpy().sum() != 0
     with stridemap.open(path, mapped=mapped, verify=True) as store:
@@ -460,11 +457,7 @@ def test_only_the_rows_that_a_list_or_a_mask_selects_are_verified(tmp_path: Path
     path = tmp_path / "x.smap"
     with stridemap.open(path, "x") as store:
         store["x"] = np.arange(2_000_000).reshape(200_000, 10)
-        file = path / "storages" / f"{store['x'].storage_id:016x}.bin"
-    data = bytearray(file.read_bytes())
-    data[3_000_000] ^= 1  # in row 37,500; the chunk has the rows 26,214 to 39,321
-    file.unlink()
-    file.write_bytes(data)
+    damage.flip_bit(path, "x", 3_000_000)  # in row 37,500; the chunk has the rows 26,214 to 39,321
     mask = np.zeros(200_000, bool)
     mask[[5, 150_000]] = True
     with stridemap.open(path, mapped=mapped, verify=True) as store:
