@@ -171,30 +171,28 @@ def read_safetensors(arrays, names):
     return timed, None
 
 
-@peer("stridemap", "numpy")
-def read_stridemap_numpy(store, names):
+def reader(store, names, load):
     import stridemap
 
     def timed():
         with stridemap.open(store) as opened:
             opened.prefetch()
-            return sum(touch(opened[name].numpy()) for name in names)
+            loaded = load(opened)
+            return sum(touch(loaded[name]) for name in names)
 
     return timed, None
+
+
+@peer("stridemap", "numpy")
+def read_stridemap_numpy(store, names):
+    return reader(store, names, lambda opened: {name: opened[name].numpy() for name in names})
 
 
 @peer("stridemap", "torch")
 def read_stridemap_torch(store, names):
-    import stridemap
     from stridemap.torch import load_file
 
-    def timed():
-        with stridemap.open(store) as opened:
-            opened.prefetch()
-            loaded = load_file(opened)
-            return sum(touch(loaded[name]) for name in names)
-
-    return timed, None
+    return reader(store, names, load_file)
 
 
 @peer("torch", "numpy")

@@ -24,7 +24,7 @@ use crate::machine::page_faults;
 /// The number of tensors of the large model.
 const TENSORS: usize = 300;
 
-/// How many bytes a read of the floor has.
+/// How many bytes a plain read has.
 const PIECE_BYTES: u64 = 4 << 20;
 
 const PREFETCHED: &str = "stridemap, prefetched";
