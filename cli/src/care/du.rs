@@ -36,7 +36,8 @@ use crate::ui::{
 /// With a NAME, shows how many bytes the elements of these tensors take, and how many of these bytes are
 /// shared with other tensors. The next columns say what removing the tensors frees: rm the storages that have no other
 /// tensors, and compact after it what only these tensors use of other storages, with --all if that is less than a quarter of
-/// a storage. What tags keep is free after the tags are removed, too.
+/// a storage. What tags keep is free after the tags are removed, too. The last row of several NAMEs is that of all of
+/// them together.
 ///
 /// With --map, shows which tensors share which bytes. On a terminal, each storage is a bar, followed by a bar for each of its
 /// tensors, in order of their first byte. █ are bytes of one tensor, ▓ bytes of several, ░ mostly bytes between the elements

@@ -3,8 +3,7 @@
 use stridemap::{Snapshot, Store};
 
 use super::log::{entries, unless_unreadable};
-use crate::at::still_kept;
-use crate::at::unknown;
+use crate::at::{still_kept, unknown};
 use crate::error::{Error, Result};
 use crate::names::{Pattern, one_line};
 

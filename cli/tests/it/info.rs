@@ -144,7 +144,7 @@ fn summary_has_tensors_outside_of_modules_and_says_that_views_are_counted() {
 }
 
 #[test]
-fn warnings_are_whole_on_a_narrow_terminal() {
+fn warnings_are_wrapped_on_a_narrow_terminal() {
     let dir = Dir::empty();
     let store = Store::create(dir.path("s.smap")).unwrap();
     store.save("empty", &Tensor::from_vec(Vec::<f32>::new(), &[0, 2]).unwrap()).unwrap();

@@ -163,7 +163,7 @@ fn only_regular_files_are_imported() {
     for (args, line) in [
         (
             ["s.smap", "w.npy"],
-            "import s.smap: a store; to copy its tensors to another store, use copy STORE NAME... STORE2; to import into it, name it last, after the files",
+            "import s.smap: a store; name it last to import into it, or copy its tensors: copy STORE NAME... STORE2",
         ),
         (["model", "s.smap"], "import model: a directory; name the files in it"),
         (["/dev/null", "s.smap"], "open /dev/null: not a regular file"),

@@ -44,10 +44,9 @@ pub(super) fn check_contents(
         return Err(Error::NoMatch(format!("export {}: {why}", args.out.display())));
     }
     let prefix = &args.options.prefix;
-    if let Some(end) = ['.', '/'].into_iter().find(|end| {
-        !(prefix.is_empty() || tensors.is_empty() || has_separator() || prefix.ends_with(*end))
-            && tensors.iter().all(|(name, _)| name.starts_with(*end))
-    }) {
+    let all_begin_with = |end: &char| tensors.iter().all(|(name, _)| name.starts_with(*end));
+    let forgotten = ['.', '/'].into_iter().find(|end| !prefix.ends_with(*end) && all_begin_with(end));
+    if let Some(end) = forgotten.filter(|_| !(prefix.is_empty() || tensors.is_empty() || has_separator())) {
         return refused(format!(
             "without the prefix {prefix:?}, every name would begin with {end:?}; write --prefix {}, or -- before the \
              arguments if that is meant",

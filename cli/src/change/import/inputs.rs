@@ -64,9 +64,10 @@ fn check_file(path: &Path) -> Result<()> {
     let indexes = ["model.safetensors.index.json", "pytorch_model.bin.index.json"];
     let index = indexes.iter().map(|name| path.join(name)).find(|index| index.is_file());
     let what = match index {
-        _ if path.join("FORMAT").is_file() => "a store; to copy its tensors to another store, use copy STORE NAME... STORE2; to import into it, name it last, after \
-             the files"
-            .to_owned(),
+        _ if path.join("FORMAT").is_file() => {
+            "a store; name it last to import into it, or copy its tensors: copy STORE NAME... STORE2"
+                .to_owned()
+        }
         Some(index) => format!("a directory; name the index of the model in it, {}", index.display()),
         None => "a directory; name the files in it".to_owned(),
     };

@@ -38,9 +38,11 @@ const GAP: usize = 8;
 /// The height of the labels below a drawing.
 const LABEL_HEIGHT: usize = 30;
 
-/// The width to the right of a heat map, for a bar of colors and its limits, and of another drawing, for half of the last label.
-const BAR_WIDTH: usize = 176;
-const HALF_LABEL_WIDTH: usize = 72;
+/// The width to the right of a heat map, for a bar of colors and its limits.
+const RIGHT_OF_HEAT_MAP: usize = 176;
+
+/// The width to the right of another drawing, for half of the last label.
+const RIGHT_OF_OTHERS: usize = 72;
 
 /// The maximum number of blocks along a side of a PNG image, and of an SVG image, in which each block is an element.
 const MAX_BLOCKS: usize = 1024;
@@ -175,10 +177,11 @@ impl Drawing {
         }
     }
 
+    /// Returns the width at the right.
     fn right_width(&self) -> usize {
         match self {
-            Drawing::HeatMap(_) => BAR_WIDTH,
-            Drawing::Histogram(_) | Drawing::Lines(_) => HALF_LABEL_WIDTH,
+            Drawing::HeatMap(_) => RIGHT_OF_HEAT_MAP,
+            Drawing::Histogram(_) | Drawing::Lines(_) => RIGHT_OF_OTHERS,
         }
     }
 
