@@ -59,10 +59,14 @@ fn gather_elements<const W: usize>(bytes: Option<&[u8]>, tensor: &Tensor, out: &
     if tensor.numel() == 0 {
         return Ok(());
     }
+    let storage = tensor.storage();
+    if bytes.is_none() && tensor.is_contiguous() && !storage.reads_ahead() {
+        return storage.read_at(out, (tensor.storage_offset() * W) as u64);
+    }
     let order = storage_order(tensor.header());
     match bytes {
         Some(bytes) => kernel::copy::<W>(bytes, out, &order.in_other_order()),
-        None => gather_file::<W>(tensor.storage(), out, &order)?,
+        None => gather_file::<W>(storage, out, &order)?,
     }
     Ok(())
 }
