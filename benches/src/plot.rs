@@ -4,11 +4,15 @@ use std::ops::Range;
 use std::path::Path;
 
 use plotters::prelude::*;
+use plotters::style::register_font;
 
 use crate::Outcome;
 use crate::bench::Measured;
 use crate::case::Unit;
 use crate::table;
+
+/// The font of the command line's plots. Its crate has the text of plots measured by this one, not by the system's fonts.
+const FONT: &[u8] = include_bytes!("../../cli/src/plot/roboto/Roboto-Regular-latin.ttf");
 
 /// A plot of the cases whose names are `before`, a number, and `after`.
 pub(crate) struct Plot {
@@ -98,6 +102,7 @@ impl Plot {
         let Range { start, end } = span(|it| it.0, 1., 1.);
         let sizes = start..end * (end / start).powf(0.4);
         let path = dir.join(self.file);
+        register_font("sans-serif", FontStyle::Normal, FONT).map_err(|_| "read the font of the plots")?;
         let area = SVGBackend::new(&path, (800, 500)).into_drawing_area();
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)

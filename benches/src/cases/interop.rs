@@ -3,15 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use stridemap::{ExternalFiles, StoreOptions, Tensor};
 use stridemap_interop::safetensors::Export;
 
 use super::save::{MIB, remove, sync};
 use crate::Outcome;
 use crate::bench::Bench;
-use crate::case::Case;
+use crate::case::{Case, Clock};
 use crate::files::open_mapped;
-use crate::formats::{Array, FORMATS};
+use crate::formats::{Array, FORMATS, small_arrays};
 
 const COPY: &str = "floor: copy of the file + sync";
 /// The number of tensors of a file.
@@ -20,6 +21,7 @@ const TENSORS: usize = 16;
 pub(crate) fn run(bench: &mut Bench) -> Outcome {
     let mib = bench.pick(1024, 64);
     import(bench, mib)?;
+    import_small(bench)?;
     adopt(bench, mib)?;
     export(bench, mib, false)?;
     export(bench, mib, true)
@@ -59,6 +61,38 @@ fn import(bench: &mut Bench, mib: usize) -> Outcome {
             remove(&copied)
         })
         .at_most_times(1.1, COPY);
+    bench.run(case)
+}
+
+/// Imports a checkpoint of PyTorch, written by Python, with a storage for each of its small tensors.
+fn import_small(bench: &mut Bench) -> Outcome {
+    let name = "import/1000 small tensors of PyTorch";
+    if !bench.wants(name) {
+        return Ok(());
+    }
+    let file = FORMATS[1].file(bench, "1000 small", || small_arrays(1000))?;
+    let arguments = json!({ "arrays": file, "names": [] });
+    let Some(mut writes_checkpoint) = bench.python("torch (Python)", "read_torch", arguments)? else {
+        return Ok(());
+    };
+    (writes_checkpoint.round)(&mut Clock::default())?;
+    let mut checkpoint = file.clone().into_os_string();
+    checkpoint.push(".pt");
+    let (checkpoint, scratch) = (PathBuf::from(checkpoint), bench.scratch()?);
+    let path = scratch.path().join("x.smap");
+    let import = |clock: &mut Clock, file: &Path| {
+        let store = StoreOptions::new().create(&path)?;
+        clock.time(|| Ok(stridemap_interop::import(&store, file, "")?))?;
+        let storage_count = store.snapshot().storages().count();
+        if storage_count > 3 {
+            return Err(format!("{storage_count} storages were written").into());
+        }
+        remove(&path)
+    };
+    let case = Case::new(name)
+        .add("stridemap", |clock| import(clock, &checkpoint))
+        .add("stridemap: the same tensors of safetensors", |clock| import(clock, &file))
+        .at_most(0.2);
     bench.run(case)
 }
 

@@ -1,18 +1,21 @@
 //! Loads tensors by name.
 
 use std::collections::HashMap;
+use std::fs::{self, File};
 use std::hint::black_box;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
 use safetensors::SafeTensors;
 use serde_json::json;
+use stridemap::Store;
 
 use crate::Outcome;
 use crate::bench::Bench;
 use crate::case::{Case, Unit};
-use crate::files::{map, open_mapped};
+use crate::files::{map, open_mapped, unsynced};
 use crate::formats::{self, FORMATS, heed, mini_lm, small_arrays, spread, touch};
 use crate::worker;
 
@@ -24,6 +27,7 @@ pub(crate) fn run(bench: &mut Bench) -> Outcome {
         all_of(bench, count)?;
         by_prefix(bench, count)?;
     }
+    not_mapped(bench)?;
     system_calls(bench)?;
     let names: Vec<String> = mini_lm().into_iter().map(|array| array.name).collect();
     model_by_name(bench, &names)?;
@@ -105,6 +109,36 @@ fn by_prefix(bench: &mut Bench, count: usize) -> Outcome {
             let txn = env.read_txn()?;
             clock.time(|| Ok(db.prefix_iter(&txn, "layers.00007.")?.count())).map(drop)
         });
+    bench.run(case)
+}
+
+/// Loads and reads tensors of 2.5 KB in a store that is not mapped. Each has a file of its own.
+fn not_mapped(bench: &mut Bench) -> Outcome {
+    let name = "load/and read 2.5 KB, not mapped";
+    if !bench.wants(name) {
+        return Ok(());
+    }
+    const COUNT: usize = 100;
+    const NUMEL: usize = 640;
+    let scratch = bench.scratch()?;
+    let path = scratch.path().join("x.smap");
+    let names: Vec<String> = (0..COUNT).map(formats::name).collect();
+    let saved = unsynced().create(&path)?;
+    names.iter().try_for_each(|name| saved.save(name, &[1f32; NUMEL]))?;
+    let store = Store::open(&path)?;
+    let plain = scratch.path().join("plain");
+    fs::write(&plain, [1; NUMEL * 4])?;
+    let plain = File::open(plain)?;
+    let mut elements = [0f32; NUMEL];
+    let mut bytes = [0; NUMEL * 4];
+    let case = Case::new(name)
+        .add("stridemap", |clock| {
+            clock.time_each(LOADS, |number| {
+                Ok(store.load(&names[number % COUNT])?.read_into(&mut elements)?)
+            })
+        })
+        .add("floor: pread", |clock| clock.time_each(LOADS, |_| Ok(plain.read_exact_at(&mut bytes, 0)?)))
+        .at_most(1.5e-6);
     bench.run(case)
 }
 
