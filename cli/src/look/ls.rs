@@ -11,12 +11,12 @@ use super::size_pattern::{SizePattern, parse_size_pattern};
 use crate::args::{Source, parse_dtype};
 use crate::error::Result;
 use crate::names::{Pattern, listed, pattern, quoted, selecting_hint};
-use crate::ui::{Column, Table, bytes_cell, examples, message, print_grid, tensor_record, width, write_json};
+use crate::ui::{Column, Table, bytes_cell, examples, message, tensor_record, width, write_json};
 
 /// List the tensors of a store or a file
 ///
-/// On a terminal, names are in columns; in a pipe, each name is on its own line. Numbers in names count as numbers:
-/// layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --size leave no tensor, the exit
+/// On a terminal, the dtype and the size are beside each name; in a pipe, there are only the names, one on each line.
+/// Numbers in names count as numbers: layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --size leave no tensor, the exit
 /// code is 1.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
@@ -24,7 +24,7 @@ pub(crate) struct LsArgs {
     /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.')
     #[arg(index = 2, value_name = "NAME")]
     patterns: Vec<String>,
-    /// Also print the dtype, the size, and the bytes of the elements
+    /// Print the bytes of the elements too, and all of this also in a pipe
     #[arg(short, long, conflicts_with_all = ["one", "null", "json"])]
     long: bool,
     /// With -l, print bytes with units also in a pipe: -lh
@@ -61,7 +61,7 @@ enum Sort {
 }
 
 const COLUMNS: [Column; 4] = [
-    Column::new("name").shortenable_names(),
+    Column::new("name").shortenable_names().down_to(16, 1).whole(),
     Column::new("dtype").drop_order(1),
     Column::new("size").shortenable().drop_order(2),
     Column::new("bytes").right(),
@@ -123,21 +123,17 @@ fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()
     if args.null {
         return Ok(infos.iter().try_for_each(|info| write!(out, "{}\0", info.name))?);
     }
-    if args.long {
-        let mut table = Table::new(&COLUMNS);
-        for info in infos {
-            let bytes = info.header.nbytes() as u64;
-            let bytes = if args.human_readable { HumanBytes(bytes).to_string() } else { bytes_cell(bytes) };
-            let size = format!("{:?}", info.header.size());
-            table.add_row([quoted(&info.name).into_owned(), info.header.dtype().to_string(), size, bytes]);
-        }
-        return table.print_data(out);
+    if args.one || !args.long && width().is_none() {
+        return infos.iter().try_for_each(|info| Ok(writeln!(out, "{}", listed(&info.name))?));
     }
-    match width().filter(|_| !args.one) {
-        Some(width) => {
-            let names: Vec<_> = infos.iter().map(|info| quoted(&info.name)).collect();
-            print_grid(&names, width, out)
-        }
-        None => Ok(infos.iter().try_for_each(|info| writeln!(out, "{}", listed(&info.name)))?),
+    let columns = if args.long { &COLUMNS[..] } else { &COLUMNS[..3] };
+    let mut table = Table::new(columns);
+    for info in infos {
+        let bytes = info.header.nbytes() as u64;
+        let bytes = if args.human_readable { HumanBytes(bytes).to_string() } else { bytes_cell(bytes) };
+        let size = format!("{:?}", info.header.size());
+        let cells = [quoted(&info.name).into_owned(), info.header.dtype().to_string(), size, bytes];
+        table.add_row(cells.into_iter().take(columns.len()));
     }
+    table.print_data(out)
 }

@@ -80,12 +80,18 @@ pub(crate) fn print(input: &Input, options: &MapOptions<'_>, out: &mut impl Writ
     print_groups(&maps, width, out)
 }
 
-/// Returns the width of the bars: 24 columns on a terminal of 80, and fewer if long names need the room.
+/// Returns the width of the bars: at most 24 columns on a terminal of 80, and fewer if long names or notes need the room.
 fn bar_width(maps: &[StorageMap], width: usize) -> u64 {
-    let tensors = maps.iter().flat_map(|map| &map.tensors);
-    let names = tensors.take(MAX_ROWS).map(|tensor| quoted(&tensor.info.name).width() + 3);
-    // The bytes, the notes and the gaps take 30 columns.
-    let rest = width.saturating_sub(names.max().unwrap_or_default().clamp(16, 40) + 30);
+    let (mut name_width, mut note_width) = (0, 0);
+    for map in maps {
+        note_width = note_width.max(notes(map).width());
+        for tensor in map.tensors.iter().take(MAX_ROWS) {
+            name_width = name_width.max(quoted(&tensor.info.name).width() + 3);
+            note_width = note_width.max(shared_with(map, tensor).width());
+        }
+    }
+    // The bytes and the gaps take 16 columns.
+    let rest = width.saturating_sub(name_width.clamp(16, 40) + note_width.clamp(14, 32) + 16);
     rest.min(width.saturating_sub(40) * 3 / 5).clamp(8, 100) as u64
 }
 

@@ -72,14 +72,15 @@ const SHOWN_BINS: usize = 15;
 const SPARKLINE_BINS: usize = 10;
 
 const COLUMNS: [Column; 9] = [
-    Column::new("name").shortenable_names(),
+    // All numbers fit a terminal of 80 columns.
+    Column::new("name").shortenable_names().down_to(24, 3),
     Column::new("dtype").drop_order(0),
     Column::new("size").shortenable().drop_order(1),
     Column::new("min").right(),
     Column::new("max").right(),
-    Column::new("mean").right().drop_order(3),
-    Column::new("std").right().drop_order(2),
-    Column::new("histogram").drop_order(4),
+    Column::new("mean").right().drop_order(4),
+    Column::new("std").right().drop_order(3),
+    Column::new("histogram").drop_order(2),
     Column::new("notes"),
 ];
 

@@ -7,8 +7,9 @@ use std::fs;
 use serde::Serialize;
 use stridemap::{StorageInfo, StorageKind};
 
+use super::counted_once::CountedOnce;
 use super::modules::{Node, Part, Totals, alike_count};
-use super::sharing::{self, PlacedTensor, StorageMap};
+use super::sharing::{self, StorageMap};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{has_hidden, quoted};
@@ -33,7 +34,7 @@ pub(super) struct Summary {
     #[serde(skip)]
     pub(super) alike_modules: Vec<AlikeGroups>,
     pub(super) warnings: Vec<String>,
-    /// The totals of the tensors that share no byte with an earlier tensor: see [`without_views`].
+    /// The totals of the tensors that share no byte with an earlier tensor: see [`CountedOnce`].
     #[serde(skip)]
     pub(super) totals_without_views: Totals,
     /// The totals of the tensors that are in none of the modules.
@@ -69,12 +70,12 @@ impl Summary {
             Input::File(..) => (None, None),
         };
         let (mut root, mut dtypes) = (Node::default(), BTreeMap::<&str, Totals>::new());
-        let mut ranges = Vec::new();
+        let mut counted_once = CountedOnce::default();
         let (mut empty, mut unusual) = (Noted::default(), Noted::default());
         for info in input.tensors("")? {
             let info = info?;
             root.add(&info);
-            ranges.extend(info.header.byte_range().map(|range| (info.storage_id, range.start, range.end)));
+            counted_once.add(&info);
             dtypes.entry(info.header.dtype().name()).or_default().add(&info);
             empty.add_if(info.header.numel() == 0, || info.name.clone());
             unusual.add_if(has_hidden(&info.name), || info.name.clone());
@@ -88,16 +89,7 @@ impl Summary {
             missing.add_if(is_missing(&storage), || storage.file.display().to_string());
             changing += u64::from(matches!(storage.kind, StorageKind::Mutable | StorageKind::Live));
         }
-        ranges.sort_unstable();
-        let is_overlap = |pair: &[(u64, u64, u64)]| match *pair {
-            [(storage, _, end), (next_storage, next, _)] => storage == next_storage && next < end,
-            _ => false,
-        };
-        let (totals_without_views, undetermined) = match (ranges.windows(2).any(is_overlap), maps) {
-            (false, _) => (root.totals, 0),
-            (true, Some(maps)) => without_views(maps),
-            (true, None) => without_views(&StorageMap::read_all(input)?),
-        };
+        let (totals_without_views, undetermined) = counted_once.totals(input, maps)?;
         let mut warnings = Vec::new();
         if undetermined > 0 {
             warnings.push(sharing::undetermined(undetermined));
@@ -137,21 +129,6 @@ impl Summary {
             outside,
         })
     }
-}
-
-/// Returns the totals of the tensors that share no byte with an earlier tensor. The order is that of their first bytes;
-/// of tensors with the same first byte, the longest comes first. Also returns how many tensors there are of which it
-/// could not be found out whether they share bytes.
-fn without_views(maps: &[StorageMap]) -> (Totals, u64) {
-    let (mut totals, mut undetermined) = (Totals::default(), 0);
-    for map in maps {
-        let is_first = |(index, tensor): &(usize, &PlacedTensor)| {
-            tensor.sharers.first().is_none_or(|first| first > index)
-        };
-        map.tensors.iter().enumerate().filter(is_first).for_each(|(_, tensor)| totals.add(&tensor.info));
-        undetermined += map.undetermined_count();
-    }
-    (totals, undetermined)
 }
 
 /// Returns the top modules, and the totals of the tensors beside them. If all tensors are in one module, such as `model`,

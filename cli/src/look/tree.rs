@@ -6,6 +6,7 @@ use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 use stridemap::StoreOptions;
 
+use super::counted_once::CountedOnce;
 use super::modules::{Node, alike_count};
 use crate::args::Source;
 use crate::error::Result;
@@ -15,8 +16,9 @@ use crate::ui::{Column, MAX_ROWS, Table, examples, width, write_json};
 /// Show the modules and tensors of a store or a file as a tree
 ///
 /// Modules are the parts of names before each "." and "/". Modules and tensors that are alike and have consecutive numbers
-/// are shown once, with the sizes of one: "layer.0 … layer.5" has "6 × 1,000" parameters. In a pipe, each module and each
-/// tensor is a row with its whole name.
+/// are shown once, with the sizes of one: "layer.0 … layer.5" has "6 × 1,000" parameters. Tensors that share bytes count in
+/// each row; if there are any, the last line has the totals without them. In a pipe, each module and each tensor is a row
+/// with its whole name.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["tree model.safetensors", "tree --depth 2 model.smap"]))]
 pub(crate) struct TreeArgs {
@@ -43,9 +45,11 @@ const COLUMNS: [Column; 5] = [
 
 pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
     let input = args.source.open(&StoreOptions::new())?;
-    let mut root = Node::default();
+    let (mut root, mut counted_once) = (Node::default(), CountedOnce::default());
     for info in input.tensors("")? {
-        root.add(&info?);
+        let info = info?;
+        root.add(&info);
+        counted_once.add(&info);
     }
     let path = input.path();
     let name = one_line(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy());
@@ -59,7 +63,13 @@ pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
     let mut tree = Tree { args, table: Table::new(&COLUMNS), row_count: 0 };
     tree.add_row(name, &root, 1);
     tree.add_parts(&root, "", 1);
-    tree.table.print(tree.row_count, "--all", out)
+    tree.table.print(tree.row_count, "--all", out)?;
+    let (once, _) = counted_once.totals(&input, None)?;
+    if once.size_bytes < root.totals.size_bytes {
+        let (numel, bytes) = (HumanCount(once.numel), HumanBytes(once.size_bytes));
+        writeln!(out, "without views of other tensors: {numel} parameters, {bytes}")?;
+    }
+    Ok(())
 }
 
 /// Prints a row for each module and each tensor, with its whole name.

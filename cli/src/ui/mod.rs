@@ -1,6 +1,5 @@
 //! What the user sees: standard output, messages, JSON, tables and progress.
 
-mod grid;
 mod json;
 mod out;
 mod progress;
@@ -8,7 +7,6 @@ mod table;
 mod term;
 mod wrap;
 
-pub(crate) use grid::print_grid;
 pub(crate) use json::{
     List, element, float, joined, loaded_record, short_record, storage_id, tensor_record, write_json,
 };

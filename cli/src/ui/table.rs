@@ -14,7 +14,7 @@ use crate::error::Result;
 pub(crate) const MAX_ROWS: usize = 1000;
 
 /// The maximum width of a column whose cells can be shortened, unless at least a quarter of its cells are wider.
-pub(super) const LONG: usize = 60;
+const LONG: usize = 60;
 
 /// The width down to which a column is narrowed before any column is dropped.
 const SHORT: usize = 16;
@@ -22,12 +22,24 @@ const SHORT: usize = 16;
 /// The same for names of tensors. It is larger, because names often differ in the middle, where they are shortened.
 const SHORT_NAME: usize = 40;
 
+#[derive(Clone, Copy)]
+enum Whole {
+    Never,
+    /// If two of them would look the same when shortened.
+    IfAlike,
+    Always,
+}
+
 pub(crate) struct Column {
     title: &'static str,
     is_right: bool,
     /// The width down to which the column is narrowed before any column is dropped. `None` if its cells are never
     /// shortened.
     short: Option<usize>,
+    /// A smaller width down to which it is narrowed before any column is dropped that has this position or a later one.
+    shorter: Option<(usize, u8)>,
+    /// When cells that do not fit are printed whole, above the rest of their rows.
+    whole: Whole,
     /// The position in the order in which columns are dropped. `None` if the column is never dropped.
     drop_order: Option<u8>,
 }
@@ -35,7 +47,7 @@ pub(crate) struct Column {
 impl Column {
     /// Creates a column that is always printed in full.
     pub(crate) const fn new(title: &'static str) -> Self {
-        Column { title, is_right: false, short: None, drop_order: None }
+        Column { title, is_right: false, short: None, shorter: None, whole: Whole::Never, drop_order: None }
     }
 
     /// Aligns the cells to the right, as numbers are.
@@ -53,6 +65,19 @@ impl Column {
     /// Lets long names of tensors be shortened in the middle.
     pub(crate) const fn shortenable_names(mut self) -> Self {
         self.short = Some(SHORT_NAME);
+        self.whole = Whole::IfAlike;
+        self
+    }
+
+    /// Prints long cells whole, above the rest of their rows.
+    pub(crate) const fn whole(mut self) -> Self {
+        self.whole = Whole::Always;
+        self
+    }
+
+    /// Narrows the column further, down to `width`, rather than drop a column that is dropped at `position` or later.
+    pub(crate) const fn down_to(mut self, width: usize, position: u8) -> Self {
+        self.shorter = Some((width, position));
         self
     }
 
@@ -108,7 +133,7 @@ impl<'a> Table<'a> {
             let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
             writeln!(out, "{}", paint(BOLD, &self.line(&titles, widths.as_deref())))?;
         }
-        let name_width = widths.as_deref().and_then(|widths| self.ambiguous_width(widths));
+        let name_width = widths.as_deref().and_then(|widths| self.whole_width(widths));
         for row in &self.rows {
             if let (Some(width), Some((name, others))) = (name_width, row.split_first())
                 && name.width() > width
@@ -122,12 +147,13 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// Returns the width of the first column, if it has names of which two would be the same when shortened. Those that do
-    /// not fit are printed whole then, above the rest of their rows.
-    fn ambiguous_width(&self, widths: &[Option<usize>]) -> Option<usize> {
+    /// Returns the width of the first column, if those of its cells that do not fit are printed whole.
+    fn whole_width(&self, widths: &[Option<usize>]) -> Option<usize> {
         let width = (*widths.first()?)?;
-        if self.columns.first()?.short != Some(SHORT_NAME) {
-            return None;
+        match self.columns.first()?.whole {
+            Whole::Never => return None,
+            Whole::Always => return Some(width),
+            Whole::IfAlike => {}
         }
         let mut names = BTreeMap::new();
         for name in self.rows.iter().filter_map(|row| row.first()) {
@@ -153,19 +179,21 @@ impl<'a> Table<'a> {
         line
     }
 
-    /// Returns the width of each column: `None` for those that are dropped because the table would be too wide. Without a
-    /// limit, there are no widths.
+    /// Returns the width of each column: `None` for those that are empty, and for those that are dropped because the table
+    /// would be too wide. Without a limit, there are no widths.
     fn widths(&self, width: Option<usize>) -> Option<Vec<Option<usize>>> {
         let width = width?;
         let natural: Vec<usize> = (0..self.columns.len()).map(|index| self.natural_width(index)).collect();
-        let mut is_kept = vec![true; natural.len()];
+        let has_text =
+            |index: usize| self.rows.iter().any(|row| row.get(index).is_some_and(|cell| !cell.is_empty()));
+        let mut is_kept: Vec<bool> = (0..natural.len()).map(has_text).collect();
         loop {
             let mut widths: Vec<Option<usize>> =
                 natural.iter().zip(&is_kept).map(|(&width, &is_kept)| is_kept.then_some(width)).collect();
             let droppable = self.columns.iter().zip(&mut is_kept).filter(|(_, is_kept)| **is_kept);
             let first = droppable.filter_map(|(column, is_kept)| Some((column.drop_order?, is_kept)));
             let first = first.min_by_key(|(order, _)| *order);
-            if self.shorten_columns(&mut widths, first.is_none(), width) {
+            if self.shorten_columns(&mut widths, first.as_ref().map(|(order, _)| *order), width) {
                 return Some(widths);
             }
             match first {
@@ -175,16 +203,20 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Narrows the widest column that can be shortened, by one at a time, until the table fits. Returns whether it
-    /// fits. With `without_limit`, columns may become narrower than `short`, because no column is left to drop.
-    fn shorten_columns(&self, widths: &mut [Option<usize>], without_limit: bool, width: usize) -> bool {
+    /// Narrows the widest column that can be shortened, by one at a time, until the table fits. Returns whether it fits.
+    /// `next` is the position of the column that would be dropped. Without one, columns may become as narrow as needed.
+    fn shorten_columns(&self, widths: &mut [Option<usize>], next: Option<u8>, width: usize) -> bool {
         loop {
             let gaps = widths.iter().flatten().count().saturating_sub(1) * GAP.len();
             if widths.iter().flatten().sum::<usize>() + gaps <= width {
                 return true;
             }
             let long = widths.iter_mut().zip(self.columns).filter_map(|(width, column)| {
-                let least = if without_limit { 1 } else { column.short? };
+                let least = match (next, column.shorter) {
+                    (None, _) => 1,
+                    (Some(next), Some((shorter, position))) if next >= position => shorter,
+                    _ => column.short?,
+                };
                 width.as_mut().filter(|width| column.short.is_some() && **width > least)
             });
             match long.max() {
@@ -267,7 +299,7 @@ mod tests {
             let mut table = Table::new(&COLUMNS);
             names.iter().for_each(|name| table.add_row([name, "int8", "7", "1"].map(str::to_owned)));
             let widths = table.widths(Some(width)).unwrap();
-            table.ambiguous_width(&widths)
+            table.whole_width(&widths)
         };
         let layers =
             ["encoder.layer.0.attention.self.query.weight", "encoder.layer.1.attention.self.query.weight"];
@@ -321,6 +353,32 @@ mod tests {
         let rows = [[&*"x".repeat(50), "float32", "1000", "0000000000000001"]];
         assert_eq!(print(&rows, Some(57))[0].find('f'), Some(45));
         assert_eq!(print(&rows, Some(54))[0].find('f'), None);
+    }
+
+    #[test]
+    fn name_is_narrowed_further_rather_than_lose_a_later_column() {
+        const COLUMNS: [Column; 3] = [
+            Column::new("name").shortenable_names().down_to(10, 2),
+            Column::new("a").drop_order(1),
+            Column::new("b").drop_order(2),
+        ];
+        let mut table = Table::new(&COLUMNS);
+        table.add_row(["x".repeat(50), "aaaaaaaa".to_owned(), "bbbbbbbb".to_owned()]);
+        for (width, expected) in [
+            (60, [Some(40), Some(8), Some(8)]),
+            (59, [Some(49), None, Some(8)]),
+            (20, [Some(10), None, Some(8)]),
+            (19, [Some(19), None, None]),
+        ] {
+            assert_eq!(table.widths(Some(width)).unwrap(), expected, "{width}");
+        }
+    }
+
+    #[test]
+    fn empty_columns_are_left_out_on_a_terminal() {
+        let rows = [["a", "", "1000", ""], ["b", "", "1", ""]];
+        assert_eq!(print(&rows, Some(60)), ["a      1000", "b         1"]);
+        assert_eq!(print(&rows, None), ["a\t\t1000\t", "b\t\t1\t"]);
     }
 
     #[test]

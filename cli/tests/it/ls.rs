@@ -44,41 +44,50 @@ fn names_that_a_narrow_terminal_would_make_equal_are_whole() {
     }
     store.save("short", &[0f32]).unwrap();
     insta::assert_snapshot!(dir.on_terminal(40, &["ls", "-l", "s.smap"]), @r"
-    name                               bytes
+    name                dtype    size  bytes
     bert.encoder.layer.0.attention.self.query.bias
-                                        12 B
+                        float32  [3]    12 B
     bert.encoder.layer.1.attention.self.query.bias
-                                        12 B
-    short                                4 B
+                        float32  [3]    12 B
+    short               float32  [1]     4 B
     ");
     let wide = dir.on_terminal(80, &["ls", "-l", "s.smap"]);
     assert!(wide.contains("\nbert.encoder.layer.1.attention.self.query.bias  float32  [3]"), "{wide}");
 }
 
 #[test]
-fn terminal_gets_names_in_columns() {
+fn terminal_gets_dtypes_and_sizes_and_whole_names() {
     let dir = layers();
-    insta::assert_snapshot!(dir.on_terminal(80, &["ls", "s.smap", "layer."]), @r"
-    layer.1.weight  layer.2.weight  layer.9.bias  layer.9.weight  layer.10.weight
+    insta::assert_snapshot!(dir.on_terminal(40, &["ls", "s.smap", "layer."]), @r"
+    name             dtype    size
+    layer.1.weight   float32  [1, 4]
+    layer.2.weight   float32  [2, 4]
+    layer.9.bias     int64    [5]
+    layer.9.weight   float32  [9, 4]
+    layer.10.weight  float32  [10, 4]
     ");
-    // In a single column they are whole, and can be copied.
     let long = "x".repeat(250);
+    let wide = dir.on_terminal(80, &["ls", "s.smap"]);
+    assert!(wide.contains(&format!("\n{long}\n")), "{wide}");
     let names =
         ["layer.1.weight", "layer.2.weight", "layer.9.bias", "layer.9.weight", "layer.10.weight", &long];
-    assert_eq!(dir.on_terminal(40, &["ls", "s.smap"]), names.map(|name| format!("{name}\n")).concat());
+    assert_eq!(dir.on_terminal(40, &["ls", "-1", "s.smap"]), names.map(|name| format!("{name}\n")).concat());
 }
 
 #[test]
 fn long_listing_is_a_table() {
     let dir = layers();
-    insta::assert_snapshot!(dir.on_terminal(40, &["ls", "-l", "s.smap"]), @r"
-    name                               bytes
-    layer.1.weight                      16 B
-    layer.2.weight                      32 B
-    layer.9.bias                        40 B
-    layer.9.weight                     144 B
-    layer.10.weight                    160 B
-    xxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxx  100 B
+    insta::assert_snapshot!(dir.on_terminal(40, &["ls", "-l", "s.smap", "layer."]), @r"
+    name             dtype    size     bytes
+    layer.1.weight   float32  [1, 4]    16 B
+    layer.2.weight   float32  [2, 4]    32 B
+    layer.9.bias     int64    [5]       40 B
+    layer.9.weight   float32  [9, 4]   144 B
+    layer.10.weight  float32  [10, 4]  160 B
+    ");
+    insta::assert_snapshot!(dir.on_terminal(32, &["ls", "-l", "s.smap", "layer.1."]), @r"
+    name            size    bytes
+    layer.1.weight  [1, 4]   16 B
     ");
 }
 
