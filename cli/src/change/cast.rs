@@ -2,7 +2,9 @@
 
 use stridemap::{DType, Source, Tensor};
 
+use crate::names::quoted;
 use crate::pieces::{Cut, Pieces};
+use crate::ui::{counted, message};
 
 /// The number of elements that are converted at a time.
 const PIECE_ELEMS: usize = 1 << 20;
@@ -57,4 +59,15 @@ pub(super) fn kind(dtype: DType) -> Kind {
         _ if dtype.is_complex() => Kind::Complex,
         _ => Kind::Integer,
     }
+}
+
+/// Says which selected tensors stay as they are, because they are of another kind than `to`.
+pub(super) fn note_others<'a>(to: DType, mut others: impl Iterator<Item = (&'a str, DType)>) {
+    let Some((name, dtype)) = others.next() else { return };
+    let count = 1 + others.count() as u64;
+    let (stay, them) = if count == 1 { ("stays as it is", "it") } else { ("stay as they are", "them") };
+    let (tensors, name) = (counted(count, "tensor"), quoted(name));
+    message(&format!(
+        "note: {tensors} of another kind than {to} {stay}, such as {name}, {dtype}; to convert {them}, give the name"
+    ));
 }

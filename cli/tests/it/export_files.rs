@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::harness::Dir;
+use stridemap::{DType, Store, Tensor};
+
+use crate::harness::{Dir, Run};
 use crate::sources::checkpoints;
 
 /// Writes a safetensors file with tensors of two bytes, which are `first` and the next number and so on.
@@ -60,6 +62,43 @@ fn file_of_each_format_becomes_a_file_of_each_other() {
     assert_eq!(dir.stdout(&["show", "x.safetensors"]), "tensor([  1, 256], dtype=uint16)\n");
     let piped = dir.command(&["export", "b.safetensors", "-", "--format", "npy", "points"]).output().unwrap();
     assert!(piped.status.success() && piped.stdout.starts_with(b"\x93NUMPY"), "{piped:?}");
+}
+
+#[test]
+fn tensors_are_converted_on_the_way_to_a_file() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("m.smap")).unwrap();
+    store.save("w", &[[1f32, -2.5, 1e6], [0.1, f32::NAN, 3.]]).unwrap();
+    store.save_view("t", &store.load("w").unwrap().t().unwrap()).unwrap();
+    store.save("count", &[1i64, 300]).unwrap();
+    store.save("scalar", &2f64).unwrap();
+    store.save("none", &Tensor::zeros(DType::F32, &[0, 3]).unwrap()).unwrap();
+    dir.messages(&["export", "m.smap", "m.safetensors"]);
+    // As in a store, floats become floats, and others stay.
+    let planned = dir.stdout(&["export", "m.safetensors", "half.safetensors", "--to", "float16", "-n"]);
+    assert!(planned.contains("5 tensors, 42 B") && planned.contains("\n  t, float16 [3, 2]\n"), "{planned}");
+    assert!(!dir.path("half.safetensors").exists());
+    fs::create_dir(dir.path("temporary")).unwrap();
+    let mut export = dir.command(&["export", "m.safetensors", "half.safetensors", "--to", "half", "--json"]);
+    let run = Run::of(export.env("TMPDIR", dir.path("temporary")).output().unwrap());
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(
+        run.stdout.contains(r#"{"name":"w","dtype":"float16","size":[2,3],"numel":6,"nbytes":12}"#),
+        "{run:?}"
+    );
+    assert_eq!(fs::read_dir(dir.path("temporary")).unwrap().count(), 0);
+    dir.messages(&["convert", "m.smap", "*", "--to", "float16"]);
+    let compared = dir.stdout(&["diff", "m.smap", "half.safetensors"]);
+    assert!(compared.starts_with("equal: 5"), "{compared}");
+    assert_eq!(dir.stdout(&["ls", "-l", "half.safetensors", "count"]), "count\tint64\t[2]\t16\n");
+    // A tensor that is given by its name is always converted.
+    dir.messages(&["export", "m.safetensors", "count.npy", "count", "--to", "uint8"]);
+    assert_eq!(dir.stdout(&["show", "count.npy"]), "tensor([ 1, 44], dtype=uint8)\n");
+    let refusal = dir.refusal(&["export", "m.smap", "copy.smap", "--to", "float16"]);
+    assert!(refusal.contains("a copy of a store keeps its elements"), "{refusal}");
+    let refusal =
+        dir.refusal(&["export", "m.safetensors", "packed.safetensors", "w", "--to", "float4_e2m1fn_x2"]);
+    assert!(refusal.contains("float4_e2m1fn_x2"), "{refusal}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use stridemap::{
 use stridemap_interop::gguf::TYPE_KEY;
 
 use super::ConvertArgs;
-use crate::change::cast::{Cast, kind};
+use crate::change::cast::{Cast, kind, note_others};
 use crate::error::{Error, Result};
 use crate::names::{Pattern, names, new_name, pattern, quoted};
 use crate::pieces::steady;
@@ -148,18 +148,10 @@ impl<'a> Plan<'a> {
 
     /// Says which tensors a glob or a prefix has selected, but which are of another kind.
     pub(super) fn note_others(&self) {
-        let mut others = self.items.iter().filter(|item| {
+        let others = self.items.iter().filter(|item| {
             matches!(item.does, Does::Link | Does::Nothing) && item.info.header.dtype() != self.args.to
         });
-        let Some(first) = others.next() else { return };
-        let (count, to) = (1 + others.count() as u64, self.args.to);
-        let (stay, them) = if count == 1 { ("stays as it is", "it") } else { ("stay as they are", "them") };
-        message(&format!(
-            "note: {} of another kind than {to} {stay}, such as {}, {}; to convert {them}, give the name",
-            counted(count, "tensor"),
-            quoted(&first.info.name),
-            first.info.header.dtype()
-        ));
+        note_others(self.args.to, others.map(|item| (item.info.name.as_str(), item.info.header.dtype())));
     }
 
     /// Says which tensors were tied to one that is replaced, and stay as they are.

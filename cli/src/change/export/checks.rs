@@ -160,6 +160,9 @@ pub(super) fn check_flags(args: &Export<'_>, format: Format) -> Result<()> {
         Format::Gguf | Format::Npy | Format::Npz | Format::Store if args.options.max_shard_size.is_some() => {
             refused("--max-shard-size is for .safetensors files; others are always one file")
         }
+        Format::Store if args.options.to.is_some() => refused(
+            "--to is for files in other formats; a copy of a store keeps its elements; convert the copy",
+        ),
         Format::Store if !args.options.prefix.is_empty() => {
             refused("--prefix is for files in other formats; a copy of a store keeps its names")
         }

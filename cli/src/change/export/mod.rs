@@ -1,6 +1,7 @@
 //! `export`: writes tensors of stores and files to a file in another format, or copies a store.
 
 mod checks;
+mod conversion;
 mod format;
 mod sources;
 mod store_copy;
@@ -13,15 +14,16 @@ use std::path::{Path, PathBuf};
 
 use indicatif::HumanBytes;
 use serde_json::json;
-use stridemap::{ErrorKind, Tensor};
+use stridemap::{DType, ErrorKind, Tensor};
 
 use super::stdin::PIPE;
-use crate::args::{Existing, External, Reading};
+use crate::args::{Existing, External, Reading, parse_dtype};
 use crate::error::{Error, Result, output_error};
 use crate::names::{names, one_line, quoted};
 use crate::output_file::check_parent_dir;
 use crate::ui::{advance, counted, examples, loaded_record, message, write_json};
 use checks::{check_contents, check_files, check_flags, check_pipe, check_tags};
+use conversion::Conversion;
 use format::{Format, Order};
 use sources::Sources;
 use store_copy::copy;
@@ -33,8 +35,8 @@ pub(crate) use words::is_output;
 /// Write tensors of stores and files to a file: convert, merge, split; or copy a store
 ///
 /// OUT is the last word that ends with .safetensors, .gguf, .npy, .npz or .smap; what comes before it is read, and what
-/// comes after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped arrays
-/// are first unpacked into temporary files, in the directory that TMPDIR names.
+/// comes after it are names. Several sources are merged. Two must not have the same name. Compressed and byte-swapped
+/// arrays, and those that --to converts, are first written to temporary files, in the directory that TMPDIR names.
 ///
 /// Elements of a store are written to other formats without being verified; run verify first to find damage. Those of .npz
 /// and .pt files are compared with their checksums.
@@ -44,7 +46,7 @@ pub(crate) use words::is_output;
 /// system supports it. It is verified while it is made; damage is an error. COPY.smap must not exist. A killed export
 /// leaves a .stage-* directory beside the path of the copy; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export a.safetensors b.safetensors merged.safetensors", "export model.smap copy.smap --tags"]))]
+#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export a.safetensors b.safetensors merged.safetensors", "export model.pt half.safetensors --to float16", "export model.smap copy.smap --tags"]))]
 #[command(override_usage = "stridemap export [OPTIONS] <FROM>... <OUT> [NAME]...")]
 pub(crate) struct ExportArgs {
     /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format; several are merged
@@ -67,6 +69,9 @@ struct ExportOptions {
     /// Leave out what cannot be read in a file, and print the names; without this, such a file is refused
     #[arg(long)]
     skip_unreadable: bool,
+    /// Convert the tensors to this dtype: float16, bfloat16, ...; those that convert would convert
+    #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
+    to: Option<DType>,
     #[command(flatten)]
     reading: Reading,
     /// Copy all tags, too, and what they keep, to a copy of the store
@@ -145,14 +150,16 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     if matches!(format, Format::Store) {
         return copy(args, &names, sources.only_store(args.out)?, out);
     }
-    let tensors = sources.load(&args.options.prefix, &names)?;
+    let mut tensors = sources.load(&args.options.prefix, &names)?;
+    let types = sources.gguf_types(&args.options.prefix, &tensors);
+    let conversion = Conversion::plan(args, &mut tensors, &types, &sources)?;
     let attributes = sources.attributes(&args.options.prefix);
     check_contents(args, format, &tensors, !attributes.is_empty())?;
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let files = files(args, format, &tensors)?;
     let is_replacing = check_files(args, &files, &tensors, &sources)?;
     let contents = format!("{}, {}", counted(tensors.len() as u64, "tensor"), HumanBytes(size_bytes));
-    let record = || {
+    let record = |tensors: &[(String, Tensor)]| {
         let files: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
         let record = |(name, tensor): &(String, Tensor)| {
             loaded_record(name, tensor.dtype(), tensor.size(), tensor.nbytes())
@@ -161,14 +168,13 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         json!({ "is_dry_run": args.options.existing.is_dry_run(), "files": files, "tensor_count": tensors.len(),
             "nbytes": size_bytes, "tensors": tensors })
     };
-    let types = sources.gguf_types(&args.options.prefix, &tensors);
     let texts = Texts { attributes: &attributes, types: &types };
     if matches!(format, Format::Gguf) {
         check_gguf(args, &tensors, texts)?;
     }
     if args.options.existing.is_dry_run() {
         if args.options.json {
-            return write_json(out, record());
+            return write_json(out, record(&tensors));
         }
         let replacing = if is_replacing { ", replacing it" } else { "" };
         let shards = if files.len() > 1 { " and its shards" } else { "" };
@@ -180,6 +186,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     sources.verify_members(&args.options.prefix, &names)?;
+    let _converted = conversion.apply(&mut tensors)?;
     if let (Some((name, of)), false) = (types.first_key_value(), matches!(format, Format::Gguf)) {
         let (count, name) = (counted(types.len() as u64, "tensor"), quoted(name));
         message(&format!("note: only a .gguf file says what the bytes of {count} are, such as {name}, {of}"));
@@ -205,7 +212,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() };
     message(&format!("exported {contents}, to {path}{shards}"));
     if args.options.json {
-        write_json(out, record())?;
+        write_json(out, record(&tensors))?;
     }
     note_other_model(args, format, shard_count > 1);
     Ok(())
