@@ -100,3 +100,23 @@ fn pictures_of_a_real_model_have_not_changed() {
     }
     check(&dir, "minilm_over", &["m.smap", &query, "--over", "epoch*"]);
 }
+
+#[test]
+fn pictures_of_a_store_of_100_000_tensors_have_not_changed() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("large.smap")).unwrap();
+    let element = |layer: usize, at: usize| ((layer * 31 + at * 17) % 101) as f32 / 50. - 1.;
+    let save = |txn: &mut Transaction<'_>| {
+        (0..50_000).try_for_each(|layer| {
+            let weight: Vec<f32> = (0..12).map(|at| element(layer, at)).collect();
+            txn.save(&format!("layer.{layer}.weight"), &Tensor::from_vec(weight, &[3, 4])?)?;
+            txn.save(&format!("layer.{layer}.bias"), &[element(layer, 12), 0.5, element(layer, 13)])
+        })
+    };
+    store.write(save).unwrap();
+    check(&dir, "large_heat_map", &["large.smap", "layer.49999.weight"]);
+    check(&dir, "large_histogram", &["large.smap", "layer.777.weight", "--as", "histogram"]);
+    check(&dir, "large_several", &["large.smap", "layer.7.*", "layer.49999.*"]);
+    let refused = dir.refusal(&["plot", "large.smap", "layer.*", "-o", "all.png"]);
+    assert!(refused.contains("100000 tensors are selected"), "{refused}");
+}
