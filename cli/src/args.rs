@@ -55,7 +55,7 @@ pub(crate) fn parse_dtype(text: &str) -> Result<DType, String> {
             names.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name).to_owned()
         }
         _ => {
-            let kinds = [("f", "float"), ("i", "int"), ("u", "uint"), ("c", "complex")];
+            let kinds = [("f", "float"), ("fp", "float"), ("i", "int"), ("u", "uint"), ("c", "complex")];
             let is_bits = |bits: &str| !bits.is_empty() && bits.chars().all(|c| c.is_ascii_digit());
             let short = |(letter, kind): &(&str, &str)| {
                 name.strip_prefix(letter).filter(|bits| is_bits(bits)).map(|bits| format!("{kind}{bits}"))

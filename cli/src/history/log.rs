@@ -63,8 +63,8 @@ const COLUMNS: [Column; 8] = [
     Column::new("time").drop_order(1),
     Column::new("tags").shortenable_names(),
     Column::new("+").right().drop_order(2),
-    Column::new("~").right().drop_order(3),
-    Column::new("-").right().drop_order(4),
+    Column::new("~").right().drop_order(2),
+    Column::new("-").right().drop_order(2),
     Column::new("own bytes").right(),
     Column::new("message").shortenable().drop_order(0),
 ];

@@ -16,8 +16,8 @@ use crate::ui::{Column, Table, bytes_cell, examples, message, tensor_record, wid
 /// List the tensors of a store or a file
 ///
 /// On a terminal, the dtype and the size are beside each name; in a pipe, there are only the names, one on each line.
-/// Numbers in names count as numbers: layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --size leave no tensor, the exit
-/// code is 1.
+/// Numbers in names count as numbers: layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --size
+/// leave no tensor, the exit code is 1.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
 pub(crate) struct LsArgs {

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::input::Input;
 use crate::names::{Named as _, names, quoted};
 use crate::ui::{
-    Column, MAX_ROWS, Table, bytes_cell, counted, joined, shorten, storage_id, width, write_json,
+    Column, MAX_ROWS, Table, bytes_cell, counted, joined, storage_id, width, wrapped, write_json,
 };
 
 /// Above this number of storages, those with at most one tensor and no unreachable bytes are not drawn. Above this
@@ -114,7 +114,8 @@ fn print_groups(maps: &[StorageMap], width: usize, out: &mut impl Write) -> Resu
             0 => String::new(),
             count => format!(" and {count} more"),
         };
-        writeln!(out, "{}", shorten(&format!("share bytes: {}{more}", shown.join(", ")), width))?;
+        let line = format!("share bytes: {}{more}", shown.join(", "));
+        wrapped(&line, width).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     }
     match groups.len().saturating_sub(MAX_GROUPS) {
         0 => Ok(()),

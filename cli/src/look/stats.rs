@@ -73,7 +73,7 @@ const SPARKLINE_BINS: usize = 10;
 
 const COLUMNS: [Column; 9] = [
     // All numbers fit a terminal of 80 columns.
-    Column::new("name").shortenable_names().down_to(24, 3),
+    Column::new("name").shortenable_names().down_to(12, 3),
     Column::new("dtype").drop_order(0),
     Column::new("size").shortenable().drop_order(1),
     Column::new("min").right(),

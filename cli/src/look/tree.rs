@@ -8,6 +8,7 @@ use stridemap::StoreOptions;
 
 use super::counted_once::CountedOnce;
 use super::modules::{Node, alike_count};
+use super::sharing;
 use crate::args::Source;
 use crate::error::Result;
 use crate::names::{one_line, quoted};
@@ -37,8 +38,8 @@ pub(crate) struct TreeArgs {
 
 const COLUMNS: [Column; 5] = [
     Column::new("name").shortenable_names(),
-    Column::new("dtype").drop_order(1),
-    Column::new("size").shortenable().drop_order(0),
+    Column::new("dtype").drop_order(0),
+    Column::new("size").shortenable().drop_order(1),
     Column::new("parameters").right().drop_order(2),
     Column::new("bytes").right(),
 ];
@@ -49,7 +50,9 @@ pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
     for info in input.tensors("")? {
         let info = info?;
         root.add(&info);
-        counted_once.add(&info);
+        if width().is_some() {
+            counted_once.add(&info);
+        }
     }
     let path = input.path();
     let name = one_line(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy());
@@ -64,10 +67,13 @@ pub(crate) fn run(args: &TreeArgs, out: &mut impl Write) -> Result<()> {
     tree.add_row(name, &root, 1);
     tree.add_parts(&root, "", 1);
     tree.table.print(tree.row_count, "--all", out)?;
-    let (once, _) = counted_once.totals(&input, None)?;
+    let (once, undetermined) = counted_once.totals(&input, None)?;
     if once.size_bytes < root.totals.size_bytes {
         let (numel, bytes) = (HumanCount(once.numel), HumanBytes(once.size_bytes));
         writeln!(out, "without views of other tensors: {numel} parameters, {bytes}")?;
+    }
+    if undetermined > 0 {
+        writeln!(out, "{}", sharing::undetermined(undetermined))?;
     }
     Ok(())
 }

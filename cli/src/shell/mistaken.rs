@@ -12,7 +12,7 @@ use crate::names::{is_like_a_file, shell_word};
 use crate::remote::is_url;
 
 /// Words that people expect to be commands, each with what to write.
-const OTHERS: [(&str, &str); 23] = [
+const OTHERS: [(&str, &str); 24] = [
     (
         "cp",
         "view saves a tensor under a second name: stridemap view STORE NAME NEW; copy copies tensors to another store: stridemap \
@@ -21,7 +21,11 @@ const OTHERS: [(&str, &str); 23] = [
     ("gc", "compact first deletes the files that are no longer needed: stridemap compact STORE"),
     ("map", "du shows which tensors share which bytes: stridemap du --map STORE"),
     ("watch", "log prints a line for each commit: stridemap log --follow STORE"),
-    ("cast", "convert converts tensors to another dtype: stridemap convert STORE NAME --to DTYPE"),
+    (
+        "cast",
+        "convert converts tensors of a store: stridemap convert STORE NAME --to DTYPE; export writes a converted file: stridemap \
+         export FILE OUT --to DTYPE",
+    ),
     ("rename", "mv renames tensors: stridemap mv STORE NAME NEW"),
     ("cat", "show prints the elements of a tensor: stridemap show STORE NAME"),
     ("undo", "restore goes back to a tagged generation, and log lists them: stridemap restore STORE TAG"),
@@ -34,6 +38,7 @@ const OTHERS: [(&str, &str); 23] = [
     ("head", "show prints rows of a tensor: stridemap show STORE 'NAME[:5]'"),
     ("size", "du shows what tensors take: stridemap du STORE NAME"),
     ("histogram", "plot draws histograms: stridemap plot STORE NAME --as histogram"),
+    ("heatmap", "plot draws heat maps: stridemap plot STORE NAME"),
     ("untag", "tag removes tags, too: stridemap tag -d STORE TAG"),
     ("revert", "restore goes back to a tagged generation, and log lists them: stridemap restore STORE TAG"),
     ("rollback", "restore goes back to a tagged generation, and log lists them: stridemap restore STORE TAG"),

@@ -40,7 +40,8 @@ pub(crate) struct Column {
     shorter: Option<(usize, u8)>,
     /// When cells that do not fit are printed whole, above the rest of their rows.
     whole: Whole,
-    /// The position in the order in which columns are dropped. `None` if the column is never dropped.
+    /// The position in the order in which columns are dropped. Those of the same position are dropped together. `None` if the
+    /// column is never dropped.
     drop_order: Option<u8>,
 }
 
@@ -138,8 +139,11 @@ impl<'a> Table<'a> {
             if let (Some(width), Some((name, others))) = (name_width, row.split_first())
                 && name.width() > width
             {
-                let below = [&[String::new()], others].concat();
-                writeln!(out, "{name}\n{}", self.line(&below, widths.as_deref()))?;
+                let below = self.line(&[&[String::new()], others].concat(), widths.as_deref());
+                writeln!(out, "{name}")?;
+                if !below.is_empty() {
+                    writeln!(out, "{below}")?;
+                }
                 continue;
             }
             writeln!(out, "{}", self.line(row, widths.as_deref()))?;
@@ -190,15 +194,13 @@ impl<'a> Table<'a> {
         loop {
             let mut widths: Vec<Option<usize>> =
                 natural.iter().zip(&is_kept).map(|(&width, &is_kept)| is_kept.then_some(width)).collect();
-            let droppable = self.columns.iter().zip(&mut is_kept).filter(|(_, is_kept)| **is_kept);
-            let first = droppable.filter_map(|(column, is_kept)| Some((column.drop_order?, is_kept)));
-            let first = first.min_by_key(|(order, _)| *order);
-            if self.shorten_columns(&mut widths, first.as_ref().map(|(order, _)| *order), width) {
+            let kept = self.columns.iter().zip(&is_kept).filter(|(_, is_kept)| **is_kept);
+            let next = kept.filter_map(|(column, _)| column.drop_order).min();
+            if self.shorten_columns(&mut widths, next, width) || next.is_none() {
                 return Some(widths);
             }
-            match first {
-                Some((_, is_kept)) => *is_kept = false,
-                None => return Some(widths),
+            for (column, is_kept) in self.columns.iter().zip(&mut is_kept) {
+                *is_kept &= column.drop_order != next;
             }
         }
     }

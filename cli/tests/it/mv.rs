@@ -154,7 +154,10 @@ fn word_that_is_not_a_command_gets_a_hint() {
             &["cp", "s.smap", "points", "x"][..],
             "view saves a tensor under a second name: stridemap view STORE NAME NEW",
         ),
-        (&["cast", "s.smap", "points"], "convert converts tensors to another dtype: "),
+        (
+            &["cast", "s.smap", "points"],
+            "convert converts tensors of a store: stridemap convert STORE NAME --to DTYPE; export writes ",
+        ),
         (&["rename", "s.smap", "points", "x"], "mv renames tensors: stridemap mv STORE NAME NEW"),
         (&["undo", "s.smap"], "restore goes back to a tagged generation, "),
         (&["map", "s.smap"], "du shows which tensors share which bytes: stridemap du --map STORE"),
