@@ -1,7 +1,9 @@
 //! The elements of a tensor as those of another dtype.
 
 use stridemap::{DType, Source, Tensor};
+use stridemap_interop::gguf::TYPE_KEY;
 
+use crate::error::{Error, Result};
 use crate::names::quoted;
 use crate::pieces::{Cut, Pieces};
 use crate::ui::{counted, message};
@@ -42,7 +44,7 @@ impl Source for Cast<'_> {
 
 /// What kind of numbers a dtype has. A glob converts only numbers of one kind to each other.
 #[derive(PartialEq, Eq)]
-pub(super) enum Kind {
+enum Kind {
     Bool,
     Integer,
     Float,
@@ -51,7 +53,7 @@ pub(super) enum Kind {
     Packed,
 }
 
-pub(super) fn kind(dtype: DType) -> Kind {
+fn kind(dtype: DType) -> Kind {
     match dtype {
         DType::Bool => Kind::Bool,
         DType::F4E2M1FNx2 => Kind::Packed,
@@ -59,6 +61,30 @@ pub(super) fn kind(dtype: DType) -> Kind {
         _ if dtype.is_complex() => Kind::Complex,
         _ => Kind::Integer,
     }
+}
+
+/// Returns whether a selected tensor is converted: one that is given by its name always is, and others if they are of the same
+/// kind of numbers. `blocks` is the type of a tensor that no dtype has.
+///
+/// # Errors
+/// There is no such conversion of a tensor that is given by its name.
+pub(super) fn is_converted(
+    command: &str,
+    (name, from): (&str, DType),
+    to: DType,
+    is_named: bool,
+    blocks: Option<&str>,
+) -> Result<bool> {
+    if let Some(of) = blocks {
+        let why = format!("its elements are the bytes of {of}, as its attribute {TYPE_KEY} says");
+        let refused = format!("{command} {}: {why}; no conversion takes them apart", quoted(name));
+        return if is_named { Err(Error::Refused(refused)) } else { Ok(false) };
+    }
+    let is_converted = from != to && (is_named || kind(from) == kind(to));
+    if is_converted {
+        Tensor::zeros(from, &[0])?.to_dtype(to).map(drop)?; // refuses a conversion that does not exist
+    }
+    Ok(is_converted)
 }
 
 /// Says which selected tensors stay as they are, because they are of another kind than `to`.

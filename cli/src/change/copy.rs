@@ -107,6 +107,7 @@ pub(crate) fn run(args: &CopyArgs, out: &mut impl Write) -> Result<()> {
     ));
     if let Some(store) = &store {
         replaced.report(store, target);
+        replaced.note_left_behind(store);
     }
     Ok(())
 }

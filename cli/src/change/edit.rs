@@ -301,5 +301,6 @@ pub(super) fn commit(
     let tagged = before.described(generation);
     message(&format!("{did} {what}{tagged}: generation {generation}"));
     replaced.report(&store, path);
+    replaced.note_left_behind(&store);
     Ok(())
 }

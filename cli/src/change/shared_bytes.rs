@@ -1,4 +1,4 @@
-//! Detects tensors that share bytes: an exported file stores such bytes once for each tensor.
+//! Detects tensors that share bytes, which are stored once for each tensor by an export or a conversion.
 
 use indicatif::HumanBytes;
 use stridemap::TensorInfo;
@@ -11,9 +11,12 @@ use crate::ui::counted;
 /// The maximum number of pairs of tensors that a note names.
 const MAX_PAIRS: usize = 4;
 
-/// Returns a note about tensors that share bytes, if there are any. The tensors are in ascending order of name.
+/// Returns a note about tensors that share bytes, if there are any, and what follows from that. The tensors are in ascending
+/// order of name. `size_bytes` is the length of what is stored for each.
 pub(crate) fn note(
     tensors: impl IntoIterator<Item = stridemap::Result<TensorInfo>>,
+    size_bytes: impl Fn(&TensorInfo) -> u64,
+    consequence: &str,
 ) -> Result<Option<String>> {
     let by_storage = by_storage(tensors)?;
     let mut steps_left = MAX_STEPS;
@@ -23,8 +26,7 @@ pub(crate) fn note(
             let earlier = tensor.sharers.first().filter(|first| **first < index);
             let Some(other) = earlier.and_then(|first| placed.get(*first)) else { continue };
             count += 1;
-            more_bytes =
-                more_bytes.saturating_add(tensor.info.header.nbytes().min(other.info.header.nbytes()) as u64);
+            more_bytes = more_bytes.saturating_add(size_bytes(&tensor.info).min(size_bytes(&other.info)));
             if pairs.len() < MAX_PAIRS {
                 pairs.push(format!("{:?} with {:?}", tensor.info.name, other.info.name));
             }
@@ -39,6 +41,6 @@ pub(crate) fn note(
     };
     let (bytes, pairs) = (HumanBytes(more_bytes), pairs.join(", "));
     Ok(Some(format!(
-        "note: {tensors} bytes with another, so the file stores them twice (up to {bytes} extra): {pairs}{rest}"
+        "note: {tensors} bytes with another, {consequence} (up to {bytes} extra): {pairs}{rest}"
     )))
 }

@@ -2,6 +2,7 @@
 
 mod before;
 pub(crate) mod freed;
+mod left_behind;
 mod recovery;
 
 pub(crate) use before::Before;

@@ -183,7 +183,8 @@ impl Replaced {
         let mut arguments = vec![&*path, &*keeper.tag];
         arguments.extend((!prefix.is_empty()).then_some(&*prefix));
         let others = if keeper.changes_others { "; -n shows what else that changes" } else { "" };
-        format!("{which}; to get {those} back: {}{others}", command_line("restore", &arguments))
+        let keep = if keeper.loses_others { " --tag NAME, which keeps the present state, too" } else { "" };
+        format!("{which}; to get {those} back: {}{keep}{others}", command_line("restore", &arguments))
     }
 
     /// Finds the tag that keeps most of the tensors, the newest of several. `names_in` returns the names of those that a
@@ -200,14 +201,21 @@ impl Replaced {
             let names = names_in(&snapshot)?;
             let is_complete = names.len() == self.infos.len();
             if names.len() > best.as_ref().map_or(0, |(best, _)| best.names.len()) {
-                best = Some((Keeper { tag: tag.clone(), names, changes_others: false }, snapshot));
+                best = Some((
+                    Keeper { tag: tag.clone(), names, changes_others: false, loses_others: false },
+                    snapshot,
+                ));
             }
             if is_complete {
                 break;
             }
         }
         let Some((mut keeper, snapshot)) = best else { return Ok(None) };
-        keeper.changes_others = self.changes_others(&keeper, &snapshot, &store.snapshot())?;
+        let now = store.snapshot();
+        keeper.changes_others = self.changes_others(&keeper, &snapshot, &now)?;
+        let there: BTreeSet<String> = keeper.names.keys().cloned().collect();
+        let lost = Replaced::of(&there, &now)?.unless_in(&snapshot, keeper.prefix())?;
+        keeper.loses_others = lost.refusal(store, &now)?.is_some();
         Ok(Some(keeper))
     }
 
@@ -222,8 +230,13 @@ impl Replaced {
         Ok(names)
     }
 
+    /// Whether a tensor of this name is one of them.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.infos.contains_key(name)
+    }
+
     /// Returns the tensors by the id of their storage.
-    fn on_storages(&self) -> BTreeMap<u64, Vec<&TensorInfo>> {
+    pub(super) fn on_storages(&self) -> BTreeMap<u64, Vec<&TensorInfo>> {
         let mut on: BTreeMap<u64, Vec<&TensorInfo>> = BTreeMap::new();
         self.infos.values().for_each(|info| on.entry(info.storage_id).or_default().push(info));
         on
@@ -343,6 +356,8 @@ struct Keeper {
     names: BTreeMap<String, String>,
     /// Whether restoring them changes anything else, too.
     changes_others: bool,
+    /// Whether restoring them loses what no tag keeps, so that it is refused without a tag.
+    loses_others: bool,
 }
 
 impl Keeper {

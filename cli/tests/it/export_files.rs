@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use stridemap::{DType, Store, Tensor};
+use stridemap::{DType, StorageKind, Store, Tensor};
+use stridemap_interop::gguf;
 
 use crate::harness::{Dir, Run};
 use crate::sources::checkpoints;
@@ -79,14 +80,21 @@ fn tensors_are_converted_on_the_way_to_a_file() {
     assert!(planned.contains("5 tensors, 42 B") && planned.contains("\n  t, float16 [3, 2]\n"), "{planned}");
     assert!(!dir.path("half.safetensors").exists());
     fs::create_dir(dir.path("temporary")).unwrap();
-    let mut export = dir.command(&["export", "m.safetensors", "half.safetensors", "--to", "half", "--json"]);
+    let mut export = dir.command(&["export", "m.safetensors", "half.safetensors", "--to", "fp16", "--json"]);
     let run = Run::of(export.env("TMPDIR", dir.path("temporary")).output().unwrap());
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(
         run.stdout.contains(r#"{"name":"w","dtype":"float16","size":[2,3],"numel":6,"nbytes":12}"#),
         "{run:?}"
     );
+    assert!(
+        run.stderr.contains("1 tensor of another kind than float16 stays as it is, such as count, int64")
+    );
     assert_eq!(fs::read_dir(dir.path("temporary")).unwrap().count(), 0);
+    // What float16 makes of these numbers, and a transpose.
+    let shown = dir.stdout(&["show", "half.safetensors", "t"]);
+    let rows = ["[[ 1.0000,  0.1000],", "[-2.5000,     nan],", "[    inf,  3.0000]]"];
+    assert!(rows.iter().all(|row| shown.contains(row)), "{shown}");
     dir.messages(&["convert", "m.smap", "*", "--to", "float16"]);
     let compared = dir.stdout(&["diff", "m.smap", "half.safetensors"]);
     assert!(compared.starts_with("equal: 5"), "{compared}");
@@ -99,6 +107,48 @@ fn tensors_are_converted_on_the_way_to_a_file() {
     let refusal =
         dir.refusal(&["export", "m.safetensors", "packed.safetensors", "w", "--to", "float4_e2m1fn_x2"]);
     assert!(refusal.contains("float4_e2m1fn_x2"), "{refusal}");
+    let mut export = dir.command(&["export", "m.safetensors", "x.safetensors", "--to", "fp16"]);
+    let run = Run::of(export.env("TMPDIR", dir.path("missing")).output().unwrap());
+    assert!(
+        run.stderr.contains("export none: convert it to float16 in") && run.stderr.contains("TMPDIR"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn converting_export_locks_one_mutable_tensor_at_a_time() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("m.smap")).unwrap();
+    let save = |name: &str| store.write(|txn| txn.save_as(name, &[1f32, 2.], StorageKind::Mutable)).unwrap();
+    ["a", "b"].iter().for_each(|name| save(name));
+    let mut guard = store.load("b").unwrap().lock_exclusive().unwrap();
+    let mut export =
+        dir.command(&["export", "m.smap", "half.safetensors", "--to", "float16"]).spawn().unwrap();
+    // The export waits for b, and lets others have a.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    store.load("a").unwrap().lock_exclusive().unwrap().fill_(5f32).unwrap();
+    guard.fill_(7f32).unwrap();
+    drop(guard);
+    assert!(export.wait().unwrap().success());
+    assert_eq!(dir.stdout(&["show", "half.safetensors", "b"]), "tensor([7., 7.], dtype=float16)\n");
+}
+
+#[test]
+fn quantized_blocks_and_ties_stay_right_in_a_converting_export() {
+    let dir = Dir::empty();
+    let store = Store::create(dir.path("m.smap")).unwrap();
+    store.save("embed", &[1f32; 12]).unwrap();
+    store.save_view("head", &store.load("embed").unwrap()).unwrap();
+    store.save("blocks", &Tensor::zeros(DType::U8, &[1, 1, 34]).unwrap()).unwrap();
+    store.write(|txn| txn.set_attribute("blocks", gguf::TYPE_KEY, "Q8_0")).unwrap();
+    let said = dir.messages(&["export", "m.smap", "wide.safetensors", "--to", "float64"]);
+    assert!(
+        said.contains("stores them twice (up to 96 B extra)") && !said.contains("another kind"),
+        "{said}"
+    );
+    assert_eq!(dir.stdout(&["ls", "-l", "wide.safetensors", "blocks"]), "blocks\tuint8\t[1, 1, 34]\t34\n");
+    let refusal = dir.refusal(&["export", "m.smap", "x.npy", "blocks", "--to", "float32"]);
+    assert!(refusal.contains("export blocks: its elements are the bytes of Q8_0"), "{refusal}");
 }
 
 #[test]
@@ -187,7 +237,7 @@ fn file_to_write_is_the_last_word_that_ends_like_one() {
     }
     let refusal = dir.refusal(&["export", "a.safetensors", "q.npz", "x.npy"]);
     assert!(
-        refusal.starts_with("export q.npz: no such file or store; OUT comes before the names"),
+        refusal.ends_with("that end like one: stridemap export a.safetensors q.npz -- x.npy"),
         "{refusal}"
     );
     // A source is not replaced.

@@ -206,7 +206,10 @@ fn refusal_says_what_was_probably_meant() {
     let far = dir.refusal(&["ls", "other.safetensors"]);
     assert_eq!(far, "open other.safetensors: no such file or store");
     let order = dir.refusal(&["export", "s.smap", "points", "x.npy"]);
-    assert!(order.starts_with("export points: no such file or store; OUT comes before the names"), "{order}");
+    assert!(order.ends_with("that end like one: stridemap export s.smap x.npy points"), "{order}");
+    let order = dir.refusal(&["convert", "model.safetensors", "half.safetensors", "--to", "bf16"]);
+    let export = "stridemap export model.safetensors OUT.safetensors --to bfloat16";
+    assert!(order.ends_with(&format!("a file, not a store; to write another file: {export}")), "{order}");
     let dtype = dir.run(&["ls", "s.smap", "--dtype", "float"]).stderr;
     assert!(dtype.contains("expected one of bool, uint8, "), "{dtype}");
 }

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::input::{check_writable, open_store};
 use crate::names::{command_line, quoted, shell_word};
 use crate::ui::{advance, counted, examples, message};
-use crate::undo::{Before, Replaced};
+use crate::undo::freed::Freed;
+use crate::undo::{Before, Replaced, kept_by_tags};
 use plan::{Does, Plan};
 
 /// Convert tensors to another dtype, in one commit: all or none
@@ -49,11 +50,18 @@ pub(crate) struct ConvertArgs {
 const NOTHING: &str = "nothing to convert: the tensors have this dtype, or are of another kind";
 
 pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
+    if args.store.is_file() {
+        let export = command_line("export", &[&args.store.to_string_lossy(), "OUT.safetensors"]);
+        let why = format!("a file, not a store; to write another file: {export} --to {}", args.to);
+        return Err(Error::at("convert", &args.store, why));
+    }
     let store = open_store(&args.external.options(), &args.store)?;
     let mut txn = store.begin()?;
     let snapshot = store.latest()?;
     let plan = Plan::of(args, (&txn, &snapshot))?;
-    let replaced = Replaced::of(&plan.new_names(), &snapshot)?;
+    let new_names = plan.new_names();
+    let freed = Freed::of(&new_names, &snapshot)?;
+    let replaced = Replaced::with(&new_names, &snapshot, &freed)?;
     let nothing = plan.items.iter().all(|item| item.does == Does::Nothing).then_some(NOTHING);
     if let (Some(why), Some(tag)) = (nothing, &args.before.tag) {
         // Without a commit there is no state before it.
@@ -73,7 +81,7 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     plan.check_whole(&store)?;
-    plan.note_ties(&snapshot)?;
+    plan.note_copies()?;
     drop(snapshot); // The commit deletes what no snapshot needs.
     args.before.apply(&mut txn)?;
     let (before_bytes, after_bytes) = plan.sizes();
@@ -93,5 +101,10 @@ pub(crate) fn run(args: &ConvertArgs, out: &mut impl Write) -> Result<()> {
         "converted {tensors} to {to}{under}, {before} to {after}{linked}{tagged}: generation {generation}"
     ));
     replaced.report(&store, &args.store);
+    replaced.note_left_behind(&store);
+    // The commit has been made, so what is not found out is not said.
+    let tagged = if args.before.tag.is_some() { Ok(freed.ids()) } else { kept_by_tags(&store, freed.ids()) };
+    let unused = tagged.ok().and_then(|tagged| freed.note(&args.store, &tagged));
+    unused.iter().for_each(|note| message(note));
     Ok(())
 }

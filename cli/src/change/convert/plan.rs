@@ -9,7 +9,8 @@ use stridemap::{
 use stridemap_interop::gguf::TYPE_KEY;
 
 use super::ConvertArgs;
-use crate::change::cast::{Cast, kind, note_others};
+use crate::change::cast::{Cast, is_converted, note_others};
+use crate::change::shared_bytes;
 use crate::error::{Error, Result};
 use crate::names::{Pattern, names, new_name, pattern, quoted};
 use crate::pieces::steady;
@@ -70,17 +71,8 @@ impl<'a> Plan<'a> {
             };
             let from = info.header.dtype();
             let blocks = snapshot.attributes(&name).remove(TYPE_KEY);
-            if let Some(of) = blocks.as_ref().filter(|_| is_named(&name)) {
-                let why = format!("its elements are the bytes of {of}, which its attribute {TYPE_KEY} says");
-                return Err(Error::Refused(format!(
-                    "convert {name:?}: {why}; no conversion takes them apart"
-                )));
-            }
-            let is_alike = blocks.is_none() && kind(from) == kind(args.to);
-            let is_converted = from != args.to && (is_named(&name) || is_alike);
-            if is_converted {
-                Tensor::zeros(from, &[0])?.to_dtype(args.to).map(drop)?; // refuses a conversion that does not exist
-            }
+            let is_converted =
+                is_converted("convert", (&name, from), args.to, is_named(&name), blocks.as_deref())?;
             let new = match template {
                 Some(new) if new.contains("{}") => new.replace("{}", &name),
                 Some(new) => new_name("convert", new, txn)?,
@@ -154,26 +146,17 @@ impl<'a> Plan<'a> {
         note_others(self.args.to, others.map(|item| (item.info.name.as_str(), item.info.header.dtype())));
     }
 
-    /// Says which tensors were tied to one that is replaced, and stay as they are.
-    pub(super) fn note_ties(&self, snapshot: &Snapshot) -> Result<()> {
-        let selected: BTreeSet<&str> = self.items.iter().map(|item| item.info.name.as_str()).collect();
-        let mut replaced: BTreeMap<(u64, usize), Vec<&TensorInfo>> = BTreeMap::new();
-        for Item { info, new, does, .. } in &self.items {
-            if *does == Does::Convert && *new == info.name {
-                replaced.entry((info.storage_id, info.header.storage_offset())).or_default().push(info);
-            }
-        }
-        for other in snapshot.iter_tensors("")? {
-            let other = other?;
-            let there = replaced.get(&(other.storage_id, other.header.storage_offset()));
-            let tied = there.into_iter().flatten().find(|info| info.header == other.header);
-            if let Some(info) = tied.filter(|_| !selected.contains(other.name.as_str())) {
-                let (name, other) = (quoted(&info.name), quoted(&other.name));
-                message(&format!(
-                    "note: {other} stays as it is, and is no longer tied to {name}; give both names to keep the tie"
-                ));
-            }
-        }
+    /// Says which of the converted tensors share bytes, but are no ties, and so become copies.
+    pub(super) fn note_copies(&self) -> Result<()> {
+        let converted = self.items.iter().filter(|item| item.does == Does::Convert);
+        let to = self.args.to.itemsize() as u64;
+        let size_bytes = |info: &TensorInfo| (info.header.numel() as u64).saturating_mul(to);
+        let note = shared_bytes::note(
+            converted.map(|item| Ok(item.info.clone())),
+            size_bytes,
+            "so each becomes a tensor of its own",
+        )?;
+        note.iter().for_each(|note| message(note));
         Ok(())
     }
 

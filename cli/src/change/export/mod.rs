@@ -186,7 +186,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
         return Ok(());
     }
     sources.verify_members(&args.options.prefix, &names)?;
-    let _converted = conversion.apply(&mut tensors)?;
+    conversion.apply(&mut tensors)?;
     if let (Some((name, of)), false) = (types.first_key_value(), matches!(format, Format::Gguf)) {
         let (count, name) = (counted(types.len() as u64, "tensor"), quoted(name));
         message(&format!("note: only a .gguf file says what the bytes of {count} are, such as {name}, {of}"));
@@ -206,7 +206,7 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
             "note: {name} is named {array} in the file: as a path, its name could lead anywhere"
         ));
     }
-    sources.note_shared_bytes(&args.options.prefix, &names)?;
+    sources.note_shared_bytes(&args.options.prefix, &names, &tensors)?;
     let path = if args.is_piped() { "standard output".into() } else { args.out.to_string_lossy() };
     let shards =
         if shard_count > 1 { format!(", in {shard_count} shards and an index") } else { String::new() };

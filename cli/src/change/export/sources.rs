@@ -6,7 +6,7 @@ use std::path::Path;
 use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store, Tensor, TensorInfo};
 use stridemap_interop::gguf;
 
-use super::Export;
+use super::{Export, is_output};
 use crate::at::split;
 use crate::change::import::note_long_attributes;
 use crate::change::select::report_unreadable;
@@ -14,7 +14,7 @@ use crate::change::shared_bytes;
 use crate::change::stdin::PIPE;
 use crate::error::{Error, Result};
 use crate::input::Input;
-use crate::names::{Named, Pattern, command_line, pattern};
+use crate::names::{Named, Pattern, command_line, pattern, shell_word};
 use crate::remote::{is_url, shown};
 use crate::ui::message;
 
@@ -29,10 +29,9 @@ impl Sources {
                 let why = "only import reads standard input; import it into a store, and export that";
                 return Err(Error::Refused(format!("export {PIPE}: {why}")));
             }
-            if index > 0 && !is_url(path) && !path.exists() && split(path).is_none() {
-                let why = "no such file or store; OUT comes before the names, and is the last word that ends like a file; \
-                           put a name that ends like one in quotes";
-                return Err(Error::at("export", path, why));
+            if index > 0 && !is_there(path) {
+                let why = "no such file or store; the file to write comes before the names, and -- before those that end like one";
+                return Err(Error::at("export", path, format!("{why}: {}", in_order(args, path))));
             }
             Input::open_quietly(path, reading, &options)
         };
@@ -176,16 +175,51 @@ impl Sources {
         tensors.iter().filter_map(|(name, _)| Some((name.clone(), type_of(name)?))).collect()
     }
 
-    /// Says which of the exported tensors share bytes.
-    pub(super) fn note_shared_bytes(&self, prefix: &str, names: &BTreeSet<String>) -> Result<()> {
+    /// Says which of the exported tensors share bytes. `tensors` are those that are written, by name without the prefix.
+    pub(super) fn note_shared_bytes(
+        &self,
+        prefix: &str,
+        names: &BTreeSet<String>,
+        tensors: &[(String, Tensor)],
+    ) -> Result<()> {
+        let written: BTreeMap<&str, u64> =
+            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.nbytes() as u64)).collect();
+        let size_bytes = |info: &TensorInfo| {
+            let name = info.name.get(prefix.len()..).unwrap_or_default();
+            written.get(name).copied().unwrap_or(info.header.nbytes() as u64)
+        };
         for input in &self.0 {
             let infos = infos(input, prefix, names)?;
-            if let Some(note) = shared_bytes::note(infos.into_iter().map(Ok))? {
+            if let Some(note) =
+                shared_bytes::note(infos.into_iter().map(Ok), size_bytes, "so the file stores them twice")?
+            {
                 message(&note);
             }
         }
         Ok(())
     }
+}
+
+fn is_there(path: &Path) -> bool {
+    is_url(path) || path.exists() || split(path).is_some()
+}
+
+/// Returns the command that was probably meant, if nothing is at `missing`: it is a name, or the file to write.
+fn in_order(args: &Export<'_>, missing: &Path) -> String {
+    let (there, mut names): (Vec<&Path>, Vec<&Path>) = args.sources.iter().partition(|path| is_there(path));
+    let mut out = args.out;
+    if is_output(missing.as_os_str()) {
+        out = missing;
+        names.retain(|name| *name != missing);
+        names.push(args.out);
+    }
+    let text = |path: &Path| path.display().to_string();
+    let names: Vec<String> = names.into_iter().map(text).chain(args.names.iter().cloned()).collect();
+    let files: Vec<String> = there.into_iter().chain([out]).map(text).collect();
+    let words =
+        |words: &[String]| words.iter().map(|word| format!(" {}", shell_word(word))).collect::<String>();
+    let end = if names.iter().any(|name| is_output(name.as_ref())) { " --" } else { "" };
+    format!("stridemap export{}{end}{}", words(&files), words(&names))
 }
 
 /// Returns the headers of the named tensors of a source, or of those whose names begin with the prefix.

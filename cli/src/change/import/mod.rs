@@ -145,6 +145,7 @@ pub(crate) fn run(args: &ImportArgs, out: &mut impl Write) -> Result<()> {
     match &store {
         Some(store) if examined.is_some_and(|examined| examined + 1 == generation) => {
             replaced.report(store, target);
+            replaced.note_left_behind(store);
         }
         Some(store) if args.existing.force => import.report_replaced(store),
         _ => {}

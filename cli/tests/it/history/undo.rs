@@ -174,7 +174,7 @@ fn tensor_that_a_tag_has_under_another_name_is_found() {
     assert!(
         said.ends_with(
             "no tag keeps them under these names, but v1 has 2 of 3 tensors, such as y.a as x.a; to get those back: \
-             stridemap restore s.smap v1 x.; -n shows what else that changes\n"
+             stridemap restore s.smap v1 x. --tag NAME, which keeps the present state, too; -n shows what else that changes\n"
         ),
         "{said}"
     );
@@ -244,4 +244,40 @@ fn attr_says_which_state_it_tagged() {
         )
     );
     assert_eq!(dir.messages(&["attr", "set", "s.smap", "unit", "m"]), "");
+}
+
+#[test]
+fn names_that_still_have_the_elements_from_before_are_said() {
+    let dir = Dir::empty();
+    let expert = |value: f32| {
+        let store = Store::create(dir.path(format!("{value}.smap"))).unwrap();
+        store.save("e.0", &[value; 2]).unwrap();
+        store.save("other", &[value]).unwrap();
+        dir.messages(&["export", &format!("{value}.smap"), &format!("{value}.safetensors")]);
+    };
+    [1f32, 2.].into_iter().for_each(expert);
+    dir.messages(&["import", "1.safetensors", "s.smap"]);
+    let first = dir.messages(&["view", "s.smap", "e.0[:1]", "part"]);
+    assert!(!first.contains("from before"), "{first}");
+    let said = dir.messages(&["import", "2.safetensors", "s.smap", "--force"]);
+    let note = "note: part shared bytes with e.0, and still has the elements from before\n";
+    assert!(said.ends_with(note), "{said}");
+    assert_eq!(dir.stdout(&["show", "s.smap", "part"]), "tensor([1.])\n");
+    // Nothing is left behind of what no other name had, and of what is replaced by its own view.
+    assert!(!dir.messages(&["import", "1.safetensors", "s.smap", "--force"]).contains("from before"));
+    let copied = dir.messages(&["copy", "1.smap", "other", "s.smap", "--force"]);
+    assert!(!copied.contains("from before"), "{copied}");
+}
+
+#[test]
+fn advice_to_restore_what_was_converted_works_as_it_is_printed() {
+    let dir = Dir::with_store();
+    let said = dir.messages(&["convert", "s.smap", "points*", "--to", "float16", "--tag", "wide"]);
+    let advice = said.split("to get them back: stridemap ").nth(1).unwrap();
+    let command = advice.split(", which keeps the present state").next().unwrap();
+    let words: Vec<&str> = command.split(' ').collect();
+    assert!(command.ends_with("--tag NAME"), "{said}");
+    dir.messages(&words);
+    assert!(dir.stdout(&["ls", "-l", "s.smap", "points"]).contains("float32"));
+    assert!(dir.stdout(&["ls", "-l", "s.smap@NAME", "points"]).contains("float16"));
 }
