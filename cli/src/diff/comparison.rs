@@ -22,7 +22,7 @@ pub(super) struct Diff<'a> {
     pub(super) b: &'a Input,
     pub(super) args: &'a DiffArgs,
     pub(super) selection: Selection,
-    /// Only with `--strict`.
+    /// If all tensors are compared, and some share bytes.
     pub(super) sharing: Option<Sharing>,
     pub(super) tally: RefCell<Tally>,
     pub(super) bar: Progress,
@@ -43,6 +43,9 @@ pub(super) struct Tally {
     pub(super) failed: u64,
     /// Tensors whose strides differ, whatever their result is.
     pub(super) other_strides: u64,
+    /// Tensors that share bytes with another one only in A or only in B, whatever their result is.
+    #[serde(skip)]
+    pub(super) other_sharing: u64,
     #[serde(skip)]
     pub(super) different_attributes: u64,
     /// Whether differing attributes count as differences.
@@ -135,9 +138,12 @@ impl Diff<'_> {
         }
         let is_stride_equal = have_equal_strides(a, b);
         tally.other_strides += u64::from(!is_stride_equal);
-        if let Some(sharing) = &self.sharing {
-            found.extend(sharing.compare(a, b));
+        let shared = self.sharing.as_ref().and_then(|sharing| sharing.compare(a, b));
+        if self.args.strict {
+            found.extend(shared);
             found.extend(Finding::layout(a, &a.header, &b.header, is_stride_equal));
+        } else {
+            tally.other_sharing += u64::from(shared.is_some_and(|finding| finding.kind == Kind::Sharing));
         }
         found
     }

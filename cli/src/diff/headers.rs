@@ -9,6 +9,7 @@ use super::finding::{Finding, Kind};
 use super::values::Side;
 use crate::error::Result;
 use crate::input::Input;
+use crate::look::counted_once::CountedOnce;
 use crate::look::sharing::{self, StorageMap};
 use crate::names::quoted;
 use crate::ui::warn;
@@ -32,6 +33,18 @@ type Sharers = HashMap<String, (usize, BTreeSet<String>)>;
 impl Sharing {
     pub(super) fn of(a: &Input, b: &Input) -> Result<Self> {
         Ok(Sharing { a: sharers(a)?, b: sharers(b)? })
+    }
+
+    /// Returns the same if there may be any such tensors, which is found out faster.
+    pub(super) fn if_any(a: &Input, b: &Input) -> Result<Option<Self>> {
+        for input in [a, b] {
+            let mut tensors = CountedOnce::default();
+            input.tensors("")?.try_for_each(|info| info.map(|info| tensors.add(&info)))?;
+            if tensors.may_share_bytes() {
+                return Sharing::of(a, b).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Compares how a tensor shares bytes in A and in B. Considers only the sharers with an earlier name, so that each

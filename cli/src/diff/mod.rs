@@ -113,12 +113,17 @@ pub(crate) fn run(args: &DiffArgs, out: &mut impl Write) -> Result<bool> {
             }
         }
     }
+    let sharing = match (args.strict, selection.is_partial()) {
+        (true, _) => Some(Sharing::of(&a, &b)?),
+        (false, true) => None,
+        (false, false) => Sharing::if_any(&a, &b)?,
+    };
     let diff = Diff {
         a: &a,
         b: &b,
         args,
         selection,
-        sharing: args.strict.then(|| Sharing::of(&a, &b)).transpose()?,
+        sharing,
         tally: RefCell::default(),
         bar: progress("diff", size_bytes),
     };

@@ -121,6 +121,9 @@ impl Tally {
         if self.other_strides > 0 {
             text += &format!("; {} with different strides", self.other_strides);
         }
+        if self.other_sharing > 0 {
+            text += &format!("; {} with different sharing of bytes (--strict)", self.other_sharing);
+        }
         match self.different_attributes {
             0 => {}
             1 => text += "; 1 attribute differs",

@@ -10,27 +10,32 @@ use crate::input::Input;
 /// Finds the totals of the tensors that share no byte with an earlier tensor. The order is that of their first bytes; of
 /// tensors with the same first byte, the longest comes first.
 #[derive(Default)]
-pub(super) struct CountedOnce {
+pub(crate) struct CountedOnce {
     all: Totals,
     /// The storage of each tensor, its first byte, and the end of its last one.
     ranges: Vec<(u64, u64, u64)>,
 }
 
 impl CountedOnce {
-    pub(super) fn add(&mut self, info: &TensorInfo) {
+    pub(crate) fn add(&mut self, info: &TensorInfo) {
         self.all.add(info);
         self.ranges.extend(info.header.byte_range().map(|range| (info.storage_id, range.start, range.end)));
     }
 
-    /// Returns the totals, and how many tensors there are of which it could not be found out whether they share bytes.
-    /// `maps` are those of all storages, if the caller has read them. `input` has the tensors that were added.
-    pub(super) fn totals(mut self, input: &Input, maps: Option<&[StorageMap]>) -> Result<(Totals, u64)> {
+    /// Whether the ranges of two tensors overlap, from the first byte to the last.
+    pub(crate) fn may_share_bytes(&mut self) -> bool {
         self.ranges.sort_unstable();
         let is_overlap = |pair: &[(u64, u64, u64)]| match *pair {
             [(storage, _, end), (next_storage, next, _)] => storage == next_storage && next < end,
             _ => false,
         };
-        if !self.ranges.windows(2).any(is_overlap) {
+        self.ranges.windows(2).any(is_overlap)
+    }
+
+    /// Returns the totals, and how many tensors there are of which it could not be found out whether they share bytes.
+    /// `maps` are those of all storages, if the caller has read them. `input` has the tensors that were added.
+    pub(super) fn totals(mut self, input: &Input, maps: Option<&[StorageMap]>) -> Result<(Totals, u64)> {
+        if !self.may_share_bytes() {
             return Ok((self.all, 0));
         }
         match maps {

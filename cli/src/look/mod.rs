@@ -1,7 +1,7 @@
 //! The commands that look at stores and files, and change nothing.
 
 pub(crate) mod chart;
-mod counted_once;
+pub(crate) mod counted_once;
 pub(crate) mod info;
 pub(crate) mod ls;
 pub(crate) mod map;

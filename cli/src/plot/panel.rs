@@ -53,7 +53,7 @@ impl Panel {
         let grid = surface.grid(size);
         let blocks = Blocks::of(&view, reduction, (grid.rows, grid.columns), progress)?;
         let map = HeatMap { scale: Scale::of(&blocks.numbers), blocks, size, grid };
-        let caption = heat_map_caption(&map, reduction, &statistics, (min, max), surface.has_color());
+        let caption = heat_map_caption(&map, reduction, &statistics, (min, max), surface);
         Ok(Panel { expr: expr.to_owned(), title, drawing: Drawing::HeatMap(map), caption })
     }
 }
@@ -82,9 +82,11 @@ fn heat_map_caption(
     reduction: Reduction,
     statistics: &Statistics,
     (min, max): (f64, f64),
-    has_color: bool,
+    surface: Surface,
 ) -> Vec<String> {
     let mut lines = vec![map.scale.caption(&map.blocks.numbers)];
+    lines.extend(surface.legend(map.scale).map(str::to_owned));
+    let has_color = surface.has_color();
     if map.blocks.block_size != (1, 1) {
         let rule = reduction.rule(map.blocks.block_size);
         lines.push(format!("{rule}, which are from {} to {}", short(min), short(max)));

@@ -2,6 +2,7 @@
 
 use super::grid::Grid;
 use super::terminal;
+use crate::look::palette::Scale;
 
 /// What a drawing has room for.
 #[derive(Clone, Copy)]
@@ -34,6 +35,21 @@ impl Surface {
         match self {
             Surface::Image { .. } => IMAGE_BINS,
             Surface::Terminal { lines, .. } => lines.min(MAX_BINS),
+        }
+    }
+
+    /// Says how numbers look. An image has a bar of its colors instead.
+    pub(super) fn legend(self, scale: Scale) -> Option<&'static str> {
+        match (self, scale) {
+            (Surface::Image { .. }, _) => None,
+            (Surface::Terminal { has_color: false, .. }, Scale::Signed(_)) => {
+                Some("from blank, the lowest, over = and + around zero to @, the highest")
+            }
+            (Surface::Terminal { has_color: false, .. }, Scale::Unsigned(..)) => {
+                Some("from blank, the lowest, to @, the highest")
+            }
+            (_, Scale::Signed(_)) => Some("blue below zero, white at zero, red above"),
+            (_, Scale::Unsigned(..)) => Some("from white, the lowest, to dark blue, the highest"),
         }
     }
 

@@ -127,7 +127,8 @@ fn strides_sharing_and_attributes_matter_only_on_request() {
     txn.set_attribute("", "key", "value").unwrap();
     txn.commit().unwrap();
     dir.store_of("b", &[("named", x.clone()), ("t", x.t().unwrap()), ("x", x)]);
-    let summary = "1 with different strides; 1 attribute differs";
+    let summary =
+        "1 with different strides; 2 with different sharing of bytes (--strict); 1 attribute differs";
     assert_eq!(
         dir.diff(&["a", "b"]),
         (true, format!("@ key\tonly in A: value\nequal: 3 tensors, 48 B; {summary}\n"))

@@ -30,7 +30,7 @@ fn exported_store_can_be_imported_through_a_pipe() {
     assert!(said.contains("imported 3 tensors, 56 B, into t.smap: generation 2\n"), "{said}");
     assert_eq!(
         dir.stdout(&["diff", "s.smap", "t.smap"]),
-        "equal: 3 tensors, 56 B; 1 with different strides\n"
+        "equal: 3 tensors, 56 B; 1 with different strides; 1 with different sharing of bytes (--strict)\n"
     );
     assert_eq!(dir.stdout(&["attr", "get", "t.smap", "format"]), "pt\n");
     let mut names: Vec<_> =

@@ -43,6 +43,8 @@ fn matrix_is_drawn_with_characters_where_there_are_no_colors() {
 
     scale ±23.5: the 99th percentile of the magnitudes that are
     drawn
+    from blank, the lowest, over = and + around zero to @, the
+    highest
     1 NaN, shown as ?
     ");
 }
@@ -146,6 +148,8 @@ fn several_tensors_are_drawn_beside_each_other_as_far_as_the_width_allows() {
 
     scale ±23.5: the 99th percentile of      scale 0.5 to 23.5: the 1st and the
     the magnitudes that are drawn            99th percentile of what is drawn
+    from blank, the lowest, over = and +     from blank, the lowest, to @, the
+    around zero to @, the highest            highest
     1 NaN, shown as ?
 
     signed[0]  float32  [8]
