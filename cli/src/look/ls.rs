@@ -129,11 +129,13 @@ fn print(args: &LsArgs, infos: &[TensorInfo], out: &mut impl Write) -> Result<()
     let columns = if args.long { &COLUMNS[..] } else { &COLUMNS[..3] };
     let mut table = Table::new(columns);
     for info in infos {
-        let bytes = info.header.nbytes() as u64;
-        let bytes = if args.human_readable { HumanBytes(bytes).to_string() } else { bytes_cell(bytes) };
-        let size = format!("{:?}", info.header.size());
-        let cells = [quoted(&info.name).into_owned(), info.header.dtype().to_string(), size, bytes];
-        table.add_row(cells.into_iter().take(columns.len()));
+        let bytes = || {
+            let bytes = info.header.nbytes() as u64;
+            if args.human_readable { HumanBytes(bytes).to_string() } else { bytes_cell(bytes) }
+        };
+        let (dtype, size) = (info.header.dtype().to_string(), format!("{:?}", info.header.size()));
+        let cells = [quoted(&info.name).into_owned(), dtype, size].into_iter();
+        table.add_row(cells.chain(args.long.then(bytes)));
     }
     table.print_data(out)
 }

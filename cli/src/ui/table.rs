@@ -1,7 +1,9 @@
 //! Tables that fit the terminal, or have tabs in a pipe.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::iter::repeat_n;
 
 use indicatif::HumanBytes;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
@@ -174,10 +176,19 @@ impl<'a> Table<'a> {
         let mut line = String::new();
         for ((cell, column), &width) in cells.iter().zip(self.columns).zip(widths) {
             let Some(width) = width else { continue };
-            let cell = shorten(cell, width);
-            let padding = " ".repeat(width.saturating_sub(cell.width()));
-            let (before, after) = if column.is_right { (&*padding, "") } else { ("", &*padding) };
-            line.extend([before, &cell, after, GAP]);
+            let mut cell = Cow::from(cell);
+            let mut cell_width = cell.width();
+            if cell_width > width {
+                cell = shorten(&cell, width).into();
+                cell_width = cell.width();
+            }
+            let mut padding = repeat_n(' ', width.saturating_sub(cell_width));
+            if column.is_right {
+                line.extend(padding.by_ref());
+            }
+            line.push_str(&cell);
+            line.extend(padding);
+            line.push_str(GAP);
         }
         line.truncate(line.trim_end().len());
         line
