@@ -81,7 +81,9 @@ fn type_of_blocks_is_kept_or_goes_with_the_tensor() {
     assert!(said.contains(note), "{said}");
 
     // A conversion leaves blocks as they are, and refuses them by name.
-    dir.messages(&["convert", "q.smap", "blocks.*", "--to", "int32"]);
+    let said = dir.messages(&["convert", "q.smap", "blocks.*", "--to", "int32"]);
+    let note = "note: 1 tensor of another kind than int32 stays as it is, such as blocks.BF16, bfloat16; ";
+    assert!(said.contains(note), "blocks are not advised to be named: {said}");
     assert!(dir.stdout(&["ls", "-l", "q.smap", name]).contains("\tuint8\t"));
     let refusal = dir.refusal(&["convert", "q.smap", name, "--to", "int32"]);
     assert!(refusal.contains("its elements are the bytes of Q8_0"), "{refusal}");

@@ -38,6 +38,8 @@ pub(super) struct Item {
     pub(super) does: Does,
     /// What the dry run says about a tensor that is replaced.
     replacing: String,
+    /// Whether no dtype has the type of its elements, so that it cannot be converted.
+    is_blocks: bool,
 }
 
 /// What is converted, in ascending order of name.
@@ -102,7 +104,7 @@ impl<'a> Plan<'a> {
                 Some(kind @ (StorageKind::Mutable | StorageKind::Live)) => *kind,
                 _ => StorageKind::Sealed,
             };
-            items.push(Item { info, kind, new, does, replacing });
+            items.push(Item { info, kind, new, does, replacing, is_blocks: blocks.is_some() });
         }
         Ok(Plan { args, items })
     }
@@ -141,7 +143,8 @@ impl<'a> Plan<'a> {
     /// Says which tensors a glob or a prefix has selected, but which are of another kind.
     pub(super) fn note_others(&self) {
         let others = self.items.iter().filter(|item| {
-            matches!(item.does, Does::Link | Does::Nothing) && item.info.header.dtype() != self.args.to
+            let stays = matches!(item.does, Does::Link | Does::Nothing) && !item.is_blocks;
+            stays && item.info.header.dtype() != self.args.to
         });
         note_others(self.args.to, others.map(|item| (item.info.name.as_str(), item.info.header.dtype())));
     }
