@@ -28,7 +28,8 @@ use pairs::Selection;
 /// Two tensors are equal if their dtypes, sizes and values are equal. Values are compared exactly, unless --rtol
 /// or --atol allows a difference: |a - b| <= atol + rtol * |b|, as in numpy.allclose. NaN equals only NaN, and
 /// -0.0 equals 0.0. Strides, shared bytes, dimension names and attributes are compared only with --strict;
-/// without it, differing attributes are listed but do not count as a difference. In a file whose format has
+/// without it, differing attributes are listed, and the summary counts tensors that share bytes in one of both only, but
+/// neither counts as a difference. In a file whose format has
 /// no names, such as .npy, a tensor is named after the file; two such tensors are compared whatever their names.
 ///
 /// Each line shows a tensor that is only in A (-), only in B (+) or different (~), or an attribute that differs
