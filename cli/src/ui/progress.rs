@@ -20,7 +20,8 @@ pub(crate) struct Progress {
 }
 
 /// Shows a progress bar on standard error if that is a terminal, `--quiet` is not given and the command is not done at once.
-/// `total_bytes` is 0 if the total is not known. From now on a signal interrupts the command where it calls [`inc`](Progress::inc).
+/// `total_bytes` is 0 if the total is not known. From now on a signal interrupts the command where it calls
+/// [`inc`](Progress::inc).
 pub(crate) fn progress(verb: &'static str, total_bytes: u64) -> Progress {
     interrupt::catch_signals();
     let bar = ProgressBar::with_draw_target(Some(total_bytes), ProgressDrawTarget::hidden());

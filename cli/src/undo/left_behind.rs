@@ -21,6 +21,9 @@ impl Replaced {
 
     fn left_behind(&self, now: &Snapshot) -> LibraryResult<Option<String>> {
         let replaced = self.on_storages();
+        if replaced.is_empty() {
+            return Ok(None);
+        }
         let (mut count, mut first) = (0, None);
         let (mut pairs_left, mut steps_left) = (MAX_PAIRS, MAX_STEPS);
         for other in now.iter_tensors("")? {
