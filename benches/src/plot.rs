@@ -11,7 +11,8 @@ use crate::bench::Measured;
 use crate::case::Unit;
 use crate::table;
 
-/// The font of the command line's plots. Its crate has the text of plots measured by this one, not by the system's fonts.
+/// The font of the command line's plots. If both are built together, the crate for plots knows no font but those that are
+/// registered.
 const FONT: &[u8] = include_bytes!("../../cli/src/plot/roboto/Roboto-Regular-latin.ttf");
 
 /// A plot of the cases whose names are `before`, a number, and `after`.
