@@ -11,7 +11,9 @@ from store_files import VERSION, Bounds, MissingFile, Record, check_digest, open
 
 MAX_REMOTE_MANIFEST = 64 << 20
 MAX_MANIFEST = 16 << 20
-MAX_OBJECT = 64 << 20
+MAX_OBJECT = 65 << 20
+MAX_SEGMENT = 64 << 20
+BLOCK = 64 << 10
 MAX_INDEX_PAGE = 4 << 20
 MAX_FILES = 8192
 MAX_INDEX_PAGES = 65536
@@ -20,7 +22,7 @@ MAX_REPLACED = 1 << 20
 # The directory and the extension of each kind of file in an index.
 KINDS = ("generations", "man"), ("generations", "tab"), ("meta", "his"), ("storages", "bin"), ("storages", "sum")
 
-Segment = namedtuple("Segment", "object offset length check")  # check: None for a whole object
+Segment = namedtuple("Segment", "object offset length digests check")
 PageRef = namedtuple("PageRef", "first count place")  # place: bytes or a segment
 
 
@@ -31,6 +33,16 @@ def blake3(data):
     except ImportError:
         raise RuntimeError("reading a remote needs the blake3 module: pip install blake3") from None
     return hasher(data).digest()
+
+
+def block_digests(data):
+    """Return the digests of the blocks of a segment (chapter 3)."""
+    return b"".join(blake3(data[start:start + BLOCK])[:16] for start in range(0, len(data), BLOCK))
+
+
+def check_of(digests):
+    """Return the check of a segment whose blocks have these digests."""
+    return digests if len(digests) == 16 else blake3(digests)[:16]
 
 
 class RemoteRecord(Record):
@@ -44,11 +56,13 @@ class RemoteRecord(Record):
 
     def segment(self):
         choice = self.uint()
-        require(choice <= 1, "R-6", f"the kind of segment {choice} is unknown")
-        name, offset, length = self.take(32), self.uint() if choice == 1 else 0, self.uint()
-        self.check(1 <= length and offset + length <= MAX_OBJECT, "R-7",
-                   f"a segment has {length} bytes at offset {offset} of an object")
-        return Segment(name, offset, length, self.take(16) if choice == 1 else None)
+        require(choice == 0, "R-6", f"the kind of segment {choice} is unknown")
+        name, offset, length, digests = self.take(32), self.uint(), self.uint(), self.uint()
+        digests_end = digests + -(-length // BLOCK) * 16
+        self.check(1 <= length <= MAX_SEGMENT and offset + length <= MAX_OBJECT and digests_end <= MAX_OBJECT, "R-7",
+                   f"a segment has {length} bytes at offset {offset} of an object, and digests at {digests}")
+        self.check(length > BLOCK or digests == 0, "R-7", f"a segment of one block has digests at {digests}")
+        return Segment(name, offset, length, digests, self.take(16))
 
     def place(self):
         choice = self.uint()
@@ -188,13 +202,16 @@ class Remote:
     def _segment(self, segment):
         """Return the bytes of a segment, after checking them."""
         path = f"objects/{segment.object.hex()}"
-        if segment.check is None:
-            return self._object(path, segment.object, segment.length)
         file, size = open_regular(os.path.join(self.path, path), "R-12")
         with file:
-            require(segment.offset + segment.length <= size, "R-11", f"{path} ends before one of its parts")
+            require(segment.offset + segment.length <= size, "R-11", f"{path} ends before one of its segments")
             data = read_at(file, segment.length, segment.offset, "R-11")
-        require(blake3(data)[:16] == segment.check, "R-11", f"the part at {segment.offset} of {path} was changed")
+            digests = block_digests(data)
+            require(check_of(digests) == segment.check, "R-11", f"the segment at {segment.offset} of {path} was changed")
+            if segment.length > BLOCK:
+                require(segment.digests + len(digests) <= size, "R-11", f"{path} ends before the digests of a segment")
+                found = read_at(file, len(digests), segment.digests, "R-11")
+                require(found == digests, "R-11", f"the digests at {segment.digests} of {path} were changed")
         return data
 
     def _object(self, path, name, length):

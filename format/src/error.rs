@@ -83,11 +83,11 @@ rules! {
         RemoteGeneration = 4, "HEAD, the name of a remote manifest and the remote manifest state the same generation, at least 1";
         RemoteFrame = 5, "a remote manifest is a preamble and a body of the stated length, at most 64 MiB together, with a manifest of 1 byte to 16 MiB inside";
         RemoteChoice = 6, "the kinds of files, of segments and of places of pages are known";
-        Segment = 7, "a segment is 1 byte to 64 MiB long and ends in the first 64 MiB of its object";
+        Segment = 7, "a segment is 1 byte to 64 MiB long; it and the digests of its blocks, if there are several, end in the first 65 MiB of its object";
         IndexPage = 8, "a page of the index is at most 4 MiB long and has 1 to 8192 files, as many as its remote manifest states";
         IndexOrder = 9, "the files of the index ascend from page to page, and a page begins with the file that its remote manifest states";
         RemoteLimits = 10, "a remote manifest has at most 65536 pages, and at most 1048576 replaced objects, whose names ascend";
-        ObjectDigest = 11, "an object has the length that is stated and the BLAKE3 digest in its name, and a part of an object has its check";
+        ObjectDigest = 11, "a remote manifest has the length and the BLAKE3 digest that are stated; a segment and the digests of its blocks have its check";
         RemoteObject = 12, "each object to which HEAD, a remote manifest or a page of its index refers exists";
     }
 }

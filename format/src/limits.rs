@@ -40,8 +40,11 @@ pub const MAX_STORAGE_BYTES: u64 = i64::MAX as u64;
 /// space of a process on x86-64, so a malformed record cannot request all of it.
 pub const MAX_RESERVED_BYTES: u64 = 1 << 46;
 
-/// The maximum length of an object of a remote in bytes, and so of a segment. A failed upload repeats at most this much.
-pub const MAX_OBJECT_BYTES: u64 = 64 * 1024 * 1024;
+/// The maximum length of an object of a remote in bytes. A failed upload repeats at most this much.
+pub const MAX_OBJECT_BYTES: u64 = 65 * 1024 * 1024;
+
+/// The maximum length of a segment of a file of a remote in bytes. Its object also has room for the digests of its blocks.
+pub const MAX_SEGMENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The maximum length of a remote manifest in bytes: that of a manifest, and as much again for the index and for the
 /// replaced objects, rounded up.
@@ -52,7 +55,7 @@ pub const MAX_INDEX_PAGES: usize = 1 << 16;
 
 /// The maximum length of a page of the index of a remote in bytes. Writers make pages of at most
 /// [`PAGE_TARGET_BYTES`](crate::remote::PAGE_TARGET_BYTES), unless one file has more segments than that. A file can
-/// therefore have about 100,000 segments, which together may be 7 TB.
+/// therefore have about 70,000 segments of 64 MiB, which together are 4 TB.
 pub const MAX_PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The maximum number of files of a page of the index of a remote. A page of the usual length cannot have as many. In

@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use stridemap_format::limits::{
     MAX_INDEX_PAGES, MAX_MANIFEST_BYTES, MAX_OBJECT_BYTES, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES,
-    MAX_REMOTE_MANIFEST_BYTES, MAX_REPLACED,
+    MAX_REMOTE_MANIFEST_BYTES, MAX_REPLACED, MAX_SEGMENT_BYTES,
 };
 use stridemap_format::remote::{
     Entries, FileKey, FileKind, Head, ObjectName, PAGE_TARGET_BYTES, Page, Place, Previous, RemoteManifest,
-    Segment, decode_page, encode_page, encode_pages, total_bytes,
+    Segment, decode_page, digests_length_bytes, encode_page, encode_pages, total_bytes,
 };
 use stridemap_format::{Error, Result, Rule, Uuid};
 
@@ -31,17 +31,19 @@ fn key() -> impl Strategy<Value = FileKey> {
 
 fn segment(limit_bytes: u64) -> impl Strategy<Value = Segment> {
     let length = (1..=limit_bytes, 0..26u32).prop_map(|(length, shift)| (length >> shift).max(1));
-    let part = (any::<ObjectName>(), number(), length.clone(), any::<[u8; 16]>());
-    let part = part.prop_map(|(object, offset, length_bytes, check)| {
+    let fields = (any::<ObjectName>(), number(), length, number(), any::<[u8; 16]>());
+    fields.prop_map(|(object, offset, length_bytes, digests_offset, check)| {
         let offset_bytes = offset.min(MAX_OBJECT_BYTES - length_bytes);
-        Segment::Part { object, offset_bytes, length_bytes, check }
-    });
-    let whole = (any::<ObjectName>(), length);
-    prop_oneof![part, whole.prop_map(|(object, length_bytes)| Segment::Whole { object, length_bytes })]
+        let digests_offset_bytes = match digests_length_bytes(length_bytes) {
+            0 => 0,
+            digests_bytes => digests_offset.min(MAX_OBJECT_BYTES - digests_bytes),
+        };
+        Segment { object, offset_bytes, length_bytes, digests_offset_bytes, check }
+    })
 }
 
 fn entries() -> impl Strategy<Value = Entries> {
-    btree_map(key(), vec(segment(MAX_OBJECT_BYTES), 0..4), 0..12)
+    btree_map(key(), vec(segment(MAX_SEGMENT_BYTES), 0..4), 0..12)
 }
 
 prop_compose! {
@@ -179,7 +181,7 @@ proptest! {
     #[test]
     fn index_is_split_into_pages_of_the_usual_length(count in 0..1000u64, segment_count in 0..5usize) {
         let file = |number| FileKey { kind: FileKind::Storage, number };
-        let segment = Segment::Part { object: [1; 32], offset_bytes: 9999, length_bytes: 9999, check: [2; 16] };
+        let segment = Segment { object: [1; 32], offset_bytes: 9999, length_bytes: 9999, digests_offset_bytes: 0, check: [2; 16] };
         let entries: Entries = (0..count).map(|id| (file(id), vec![segment; segment_count])).collect();
         let mut found = Entries::new();
         let pages = encode_pages(&entries).unwrap();
@@ -244,8 +246,20 @@ proptest! {
 
 /// A remote manifest with one page for each kind of place.
 fn small() -> RemoteManifest {
-    let whole = Segment::Whole { object: [1; 32], length_bytes: 300 };
-    let part = Segment::Part { object: [2; 32], offset_bytes: 5, length_bytes: 70_000, check: [3; 16] };
+    let whole = Segment {
+        object: [1; 32],
+        offset_bytes: 0,
+        length_bytes: 300,
+        digests_offset_bytes: 0,
+        check: [8; 16],
+    };
+    let part = Segment {
+        object: [2; 32],
+        offset_bytes: 5,
+        length_bytes: 70_000,
+        digests_offset_bytes: 0,
+        check: [3; 16],
+    };
     let file = |kind, number| FileKey { kind, number };
     let first = Entries::from([
         (file(FileKind::KeptManifest, 2), vec![part]),
@@ -284,9 +298,14 @@ fn values_past_the_limits_are_neither_written_nor_read() {
         changed
     };
     let stored = |offset_bytes, length_bytes| {
-        Place::Stored(Segment::Part { object: [2; 32], offset_bytes, length_bytes, check: [3; 16] })
+        Place::Stored(Segment {
+            object: [2; 32],
+            offset_bytes,
+            length_bytes,
+            digests_offset_bytes: 0,
+            check: [3; 16],
+        })
     };
-    let whole = |length_bytes| Place::Stored(Segment::Whole { object: [2; 32], length_bytes });
     let many = Page { first: FileKey { kind: FileKind::Table, number: 0 }, ..small.pages[1].clone() };
     let page = |number| Page { first: FileKey { number, ..many.first }, ..many.clone() };
     let name = |number: u32| {
@@ -318,7 +337,7 @@ fn values_past_the_limits_are_neither_written_nor_read() {
         (Rule::RemoteLimits, RemoteManifest { replaced: vec![[7; 32], [7; 32]], ..small.clone() }),
         (Rule::IndexPage, with_page(&|page| page.entry_count = 0)),
         (Rule::IndexPage, with_page(&|page| page.entry_count = MAX_PAGE_ENTRIES as u64 + 1)),
-        (Rule::IndexPage, with_page(&|page| page.place = whole(MAX_PAGE_BYTES + 1))),
+        (Rule::IndexPage, with_page(&|page| page.place = stored(0, MAX_PAGE_BYTES + 1))),
         (Rule::IndexPage, with_first(&|page| page.entry_count = 2)),
         (
             Rule::IndexPage,
@@ -333,8 +352,8 @@ fn values_past_the_limits_are_neither_written_nor_read() {
             Rule::IndexOrder,
             with_page(&|page| page.first = FileKey { kind: FileKind::KeptManifest, number: 0 }),
         ),
-        (Rule::Segment, with_page(&|page| page.place = whole(0))),
-        (Rule::Segment, with_page(&|page| page.place = whole(MAX_OBJECT_BYTES + 1))),
+        (Rule::Segment, with_page(&|page| page.place = stored(0, 0))),
+        (Rule::Segment, with_page(&|page| page.place = stored(0, MAX_SEGMENT_BYTES + 1))),
         (Rule::Segment, with_page(&|page| page.place = stored(5, 0))),
         (Rule::Segment, with_page(&|page| page.place = stored(MAX_OBJECT_BYTES - 5, 6))),
         (Rule::Segment, with_page(&|page| page.place = stored(u64::MAX, 1))),
@@ -358,9 +377,15 @@ fn values_past_the_limits_are_neither_written_nor_read() {
 #[test]
 fn remote_manifest_past_64_mib_is_neither_written_nor_read() {
     let file = |number| FileKey { kind: FileKind::Storage, number };
-    let segment = Segment::Whole { object: [1; 32], length_bytes: 1 };
+    let segment = Segment {
+        object: [1; 32],
+        offset_bytes: 0,
+        length_bytes: 1,
+        digests_offset_bytes: 0,
+        check: [2; 16],
+    };
     // 17 pages of almost 4 MiB.
-    let page = |number| inline(Entries::from([(file(number), vec![segment; 123_000])]));
+    let page = |number| inline(Entries::from([(file(number), vec![segment; 80_000])]));
     let mut manifest = RemoteManifest { pages: (1..=17).map(page).collect(), ..small() };
     for error in refused(&manifest) {
         assert_eq!(error.rule(), Rule::RemoteFrame, "{error}");
@@ -428,7 +453,13 @@ fn head_refuses_a_remote_manifest_of_another_generation() {
 #[test]
 fn stored_page_must_be_the_one_that_its_manifest_states() {
     let file = |number| FileKey { kind: FileKind::Storage, number };
-    let segment = Segment::Whole { object: [1; 32], length_bytes: 1 };
+    let segment = Segment {
+        object: [1; 32],
+        offset_bytes: 0,
+        length_bytes: 1,
+        digests_offset_bytes: 0,
+        check: [2; 16],
+    };
     let page = |first| Page { first: file(first), entry_count: 2, place: Place::Stored(segment) };
     let manifest = RemoteManifest { pages: vec![page(3), page(10)], ..small() };
     let bytes = |ids: &[u64]| {
@@ -455,8 +486,14 @@ fn pages_past_the_limits_are_neither_written_nor_read() {
     let written = bincode::Options::serialize(bincode::DefaultOptions::new(), &many).unwrap();
     assert_eq!(encode_page(&many).unwrap_err().rule(), Rule::IndexPage);
     assert_eq!(decode_page(&written).unwrap_err().rule(), Rule::IndexPage);
-    let segment = Segment::Whole { object: [1; 32], length_bytes: 1 };
-    let long = Entries::from([(file(1), vec![segment; 130_000])]);
+    let segment = Segment {
+        object: [1; 32],
+        offset_bytes: 0,
+        length_bytes: 1,
+        digests_offset_bytes: 0,
+        check: [2; 16],
+    };
+    let long = Entries::from([(file(1), vec![segment; 90_000])]);
     let written = bincode::Options::serialize(bincode::DefaultOptions::new(), &long).unwrap();
     assert_eq!(encode_page(&long).unwrap_err().rule(), Rule::IndexPage);
     assert_eq!(decode_page(&written).unwrap_err().rule(), Rule::IndexPage);
@@ -467,7 +504,13 @@ fn pages_past_the_limits_are_neither_written_nor_read() {
 #[test]
 fn unknown_choices_long_counts_and_wrong_orders_are_refused() {
     let file = |number| FileKey { kind: FileKind::Storage, number };
-    let segment = Segment::Whole { object: [1; 32], length_bytes: 1 };
+    let segment = Segment {
+        object: [1; 32],
+        offset_bytes: 0,
+        length_bytes: 1,
+        digests_offset_bytes: 0,
+        check: [2; 16],
+    };
     let page = encode_page(&Entries::from([(file(1), vec![segment])])).unwrap();
     assert_eq!(page[..5], [1, 3, 1, 1, 0]);
     let changed = |at: usize, byte| {
@@ -476,7 +519,7 @@ fn unknown_choices_long_counts_and_wrong_orders_are_refused() {
         decode_page(&page).unwrap_err().rule()
     };
     assert_eq!(changed(1, 5), Rule::RemoteChoice, "kind of file");
-    assert_eq!(changed(4, 2), Rule::RemoteChoice, "kind of segment");
+    assert_eq!(changed(4, 1), Rule::RemoteChoice, "kind of segment");
     let wide = [&[253][..], &(1u64 << 60).to_le_bytes()].concat();
     for bytes in [wide.clone(), [&[1, 3, 1][..], &wide].concat(), [1, 3, 1, 0, 0].to_vec()] {
         assert_eq!(decode_page(&bytes).unwrap_err().rule(), Rule::Canonical, "{bytes:?}");

@@ -85,8 +85,8 @@ def read_remote(path, content):
     uuid = bytes.fromhex(content["uuid"]) if content and path.suffix != ".page" else UUID
 
     def segment(of):
-        plain = {"object": of.object.hex(), "length_bytes": of.length}
-        return plain | ({"offset_bytes": of.offset, "check": of.check.hex()} if of.check is not None else {})
+        return {"object": of.object.hex(), "offset_bytes": of.offset, "length_bytes": of.length,
+                "digests_offset_bytes": of.digests, "check": of.check.hex()}
 
     def name(key):
         directory, extension = remote_files.KINDS[key[0]]

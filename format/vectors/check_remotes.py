@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE.parent))
 import reader  # noqa: E402
 import remote_files  # noqa: E402
 import store_files  # noqa: E402
-from remote_files import KINDS, blake3  # noqa: E402
+from remote_files import BLOCK, KINDS, blake3, block_digests, check_of  # noqa: E402
 
 STORES = HERE.parent.parent / "tests/data/stores/good"
 # How stores are cut: the longest segment, the longest page, and whether the segments and pages are parts of a pack.
@@ -60,6 +60,11 @@ def needed_files(path, store):
     return sorted(keys)
 
 
+def stored_digests(data):
+    """Return the digests of a segment that its object has: those of several blocks."""
+    return block_digests(data) if len(data) > BLOCK else b""
+
+
 class Writer:
     """Writes a remote."""
 
@@ -77,13 +82,22 @@ class Writer:
     def segments(self, runs):
         """Put bytes into objects, and return the encodings of their segments."""
         if not self.is_packed or not runs:
-            return [b"\0" + self.put(data) + uint(len(data)) for data in runs]
-        # The pack begins with bytes that nothing refers to.
-        name, encoded, offset = self.put(b"unused" + b"".join(runs)), [], 6
+            # The digests of the blocks are after the segment.
+            return [self.segment(self.put(data + stored_digests(data)), 0, data, len(data)) for data in runs]
+        # The pack begins with bytes that nothing refers to, and then has all digests.
+        digests = b"".join(map(stored_digests, runs))
+        name, encoded = self.put(b"unused" + digests + b"".join(runs)), []
+        digests_at, offset = 6, 6 + len(digests)
         for data in runs:
-            encoded.append(b"\1" + name + uint(offset) + uint(len(data)) + blake3(data)[:16])
-            offset += len(data)
+            encoded.append(self.segment(name, offset, data, digests_at))
+            offset, digests_at = offset + len(data), digests_at + len(stored_digests(data))
         return encoded
+
+    @staticmethod
+    def segment(name, offset, data, digests_at):
+        """Return the encoding of a segment."""
+        place = uint(offset) + uint(len(data)) + uint(digests_at if len(data) > BLOCK else 0)
+        return b"\0" + name + place + check_of(block_digests(data))
 
     def cut(self, data):
         return [data[start:start + self.longest_segment] for start in range(0, len(data), self.longest_segment)]

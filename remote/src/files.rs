@@ -1,6 +1,6 @@
 //! The files of a store that are objects of a remote.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +10,7 @@ use stridemap::replica::{FileReader, Files};
 use stridemap_format::remote::{FileKey, FileKind, ObjectName, RemoteManifest, Segment};
 
 use crate::client::Client;
+use crate::digests::Digests;
 use crate::fetch;
 use crate::index::Index;
 use crate::object_reader::ObjectReader;
@@ -24,8 +25,6 @@ pub(crate) struct RemoteFiles {
     manifest: Bytes,
     marker: Bytes,
     index: Mutex<Index>,
-    /// The `.sum` files that were opened.
-    sums: Mutex<HashMap<u64, Arc<ObjectReader>>>,
 }
 
 /// Where the bytes come from.
@@ -33,6 +32,7 @@ pub(crate) struct RemoteFiles {
 pub(crate) struct Source {
     pub(crate) client: Client,
     pub(crate) packs: Packs,
+    pub(crate) digests: Digests,
 }
 
 /// A file in memory.
@@ -55,12 +55,11 @@ impl FileReader for InMemory {
 impl RemoteFiles {
     pub(crate) fn new(client: Client, manifest: &RemoteManifest) -> Self {
         RemoteFiles {
-            source: Arc::new(Source { client, packs: Packs::default() }),
+            source: Arc::new(Source { client, packs: Packs::default(), digests: Digests::default() }),
             generation: manifest.generation,
             manifest: Bytes::from(manifest.manifest.clone()),
             marker: Bytes::from(crate::Remote::marker(manifest)),
             index: Mutex::new(Index::new(&manifest.pages)),
-            sums: Mutex::default(),
         }
     }
 
@@ -82,24 +81,7 @@ impl RemoteFiles {
 
     fn object_reader(&self, key: FileKey) -> Result<Option<Arc<ObjectReader>>> {
         let Some(segments) = self.segments(key)? else { return Ok(None) };
-        let sums = match key.kind {
-            FileKind::Storage => self.sums(key.number)?,
-            _ => None,
-        };
-        Ok(Some(Arc::new(ObjectReader::new(Arc::clone(&self.source), key, segments, sums))))
-    }
-
-    /// Returns the reader of a storage's digests. It is looked up in the index only if the storage has full chunks.
-    fn sums(&self, id: u64) -> Result<Option<Arc<ObjectReader>>> {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = sums.get(&id) {
-            return Ok(Some(Arc::clone(known)));
-        }
-        let Some(opened) = self.object_reader(FileKey { kind: FileKind::Sum, number: id })? else {
-            return Ok(None);
-        };
-        sums.insert(id, Arc::clone(&opened));
-        Ok(Some(opened))
+        Ok(Some(Arc::new(ObjectReader::new(Arc::clone(&self.source), key, segments))))
     }
 
     /// Returns how many bytes a replica receives. It computes the digests of chunks itself.
@@ -107,7 +89,7 @@ impl RemoteFiles {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let mut total = 0u64;
         for (_, segments) in index.all(&|segments| self.fetch(segments))?.filter(is_received) {
-            total = segments.iter().fold(total, |sum, segment| sum.saturating_add(segment.length_bytes()));
+            total = segments.iter().fold(total, |sum, segment| sum.saturating_add(segment.length_bytes));
         }
         Ok(total)
     }
@@ -118,13 +100,11 @@ impl RemoteFiles {
         let fetch = |segments: &[Segment]| self.fetch(segments);
         let known: HashSet<(ObjectName, u64)> = before
             .all(&fetch)?
-            .flat_map(|(_, segments)| {
-                segments.iter().map(|segment| (segment.object(), segment.offset_bytes()))
-            })
+            .flat_map(|(_, segments)| segments.iter().map(|segment| (segment.object, segment.offset_bytes)))
             .collect();
         let new = index.all(&fetch)?.filter(is_received).flat_map(|(_, segments)| segments);
-        let new = new.filter(|segment| !known.contains(&(segment.object(), segment.offset_bytes())));
-        Ok(new.fold(0, |sum, segment| sum.saturating_add(segment.length_bytes())))
+        let new = new.filter(|segment| !known.contains(&(segment.object, segment.offset_bytes)));
+        Ok(new.fold(0, |sum, segment| sum.saturating_add(segment.length_bytes)))
     }
 
     /// Returns the storages whose bytes are where the other index has them.

@@ -109,9 +109,9 @@ impl Index {
 
     /// Returns the objects that the index refers to, including those of its own pages.
     pub(crate) fn objects(&mut self, fetch: FetchPages<'_>) -> Result<BTreeSet<ObjectName>> {
-        let mut objects: BTreeSet<ObjectName> = self.stored_pages().map(|segment| segment.object()).collect();
+        let mut objects: BTreeSet<ObjectName> = self.stored_pages().map(|segment| segment.object).collect();
         for (_, segments) in self.all(fetch)? {
-            objects.extend(segments.iter().map(|segment| segment.object()));
+            objects.extend(segments.iter().map(|segment| segment.object));
         }
         Ok(objects)
     }
@@ -126,7 +126,7 @@ impl Index {
     /// Returns the objects of the pages that were changed, which the changed index no longer refers to.
     pub(crate) fn replaced_pages(&self) -> impl Iterator<Item = ObjectName> {
         self.pages.iter().filter(|page| page.is_changed).filter_map(|page| match &page.place {
-            Place::Stored(segment) => Some(segment.object()),
+            Place::Stored(segment) => Some(segment.object),
             Place::Inline(_) => None,
         })
     }
@@ -228,7 +228,7 @@ impl IndexPage {
     fn broken(&self, broken: FormatError) -> Error {
         let name = match &self.place {
             Place::Inline(_) => format!("page of {} in a remote manifest", self.first.path()),
-            Place::Stored(segment) => object_path(&segment.object()),
+            Place::Stored(segment) => object_path(&segment.object),
         };
         Error::corrupt(Path::new(&name), broken)
     }

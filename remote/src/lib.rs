@@ -18,15 +18,18 @@
 //! | `memory://name/path` | memory of this process, for tests |
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod chain;
 mod client;
 mod conflict;
+mod digests;
 mod ended;
 mod fetch;
 mod files;
 mod follow;
 mod index;
 mod object_reader;
+mod packing;
 mod packs;
 mod pieces;
 mod progress;

@@ -7,19 +7,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use stridemap::replica::FileReader;
-use stridemap::{Error, ErrorKind, Result, parallel};
+use stridemap::{Error, ErrorKind, Result};
 use stridemap_format::limits::MAX_OBJECT_BYTES;
-use stridemap_format::remote::{FileKey, FileKind, Segment, object_path};
-use stridemap_format::{CHUNK_BYTES, Error as FormatError, Rule, digest};
+use stridemap_format::remote::{BLOCK_BYTES, FileKey, FileKind, Segment, object_path};
 
-use crate::broken;
+use crate::blocks::BlockHasher;
 use crate::client::Client;
-use crate::fetch::{self, MAX_REQUEST_BYTES};
+use crate::fetch::{self, Checked, MAX_REQUEST_BYTES, Part};
 use crate::files::Source;
-use crate::pieces::{copy_pieces, joined, slice_of};
+use crate::pieces::{copy_pieces, joined, trimmed};
 
-/// A segment of at most this length is read, and checked, as a whole.
-const SMALL_BYTES: u64 = 128 * 1024;
+/// A segment of a table of at most this length is read as a whole, because other nodes will be needed too.
+const SMALL_TABLE_BYTES: u64 = 128 * 1024;
+
+/// Longer runs of elements are not kept.
+const MAX_KEPT_BYTES: u64 = 256 * 1024;
 
 /// How much of a table is read at a time, at least. Nodes that are needed together are often near each other.
 const TABLE_BLOCK_BYTES: u64 = 32 * 1024;
@@ -34,8 +36,6 @@ pub(crate) struct ObjectReader {
     key: FileKey,
     segments: Vec<Placed>,
     size_bytes: u64,
-    /// The digests of the storage's full chunks.
-    sums: Option<Arc<ObjectReader>>,
     state: Mutex<State>,
 }
 
@@ -72,7 +72,7 @@ const MAX_KEPT_TABLE_RUNS: usize = 1024;
 
 impl Placed {
     fn end(&self) -> u64 {
-        self.start + self.segment.length_bytes()
+        self.start + self.segment.length_bytes
     }
 
     fn is_in(&self, range: &Range<u64>) -> bool {
@@ -81,12 +81,7 @@ impl Placed {
 }
 
 impl ObjectReader {
-    pub(crate) fn new(
-        source: Arc<Source>,
-        key: FileKey,
-        segments: Vec<Segment>,
-        sums: Option<Arc<ObjectReader>>,
-    ) -> Self {
+    pub(crate) fn new(source: Arc<Source>, key: FileKey, segments: Vec<Segment>) -> Self {
         let mut start = 0;
         let place = |segment: Segment| {
             let placed = Placed { start, segment };
@@ -95,7 +90,7 @@ impl ObjectReader {
         };
         let segments: Vec<Placed> = segments.into_iter().map(place).collect();
         let size_bytes = segments.last().map_or(0, Placed::end);
-        ObjectReader { source, key, segments, size_bytes, sums, state: Mutex::default() }
+        ObjectReader { source, key, segments, size_bytes, state: Mutex::default() }
     }
 
     fn is_table(&self) -> bool {
@@ -109,7 +104,7 @@ impl ObjectReader {
         self.segments.get(first..last).unwrap_or_default()
     }
 
-    /// Extends a range that is to be read: to whole small segments, and to what will probably be read next.
+    /// Extends a range that is to be read: to what can be checked, and to what will probably be read next.
     fn widened(&self, range: Range<u64>, state: &mut State) -> Range<u64> {
         let Range { mut start, mut end } = range;
         if self.is_table() {
@@ -120,15 +115,35 @@ impl ObjectReader {
             end = end.max(start.saturating_add(state.ahead_bytes)).min(self.size_bytes);
             state.last_end = end;
         }
-        if let [first, .., last] | [first @ last] = self.touched(&(start..end)) {
-            if first.segment.length_bytes() <= SMALL_BYTES {
-                start = first.start;
+        let range = start..end;
+        match self.parts(&range, Reading::Anywhere).as_slice() {
+            [(first, part), .., (last, other)] => {
+                first.start + part.range.start..last.start + other.range.end
             }
-            if last.segment.length_bytes() <= SMALL_BYTES {
-                end = last.end();
-            }
+            [(placed, part)] => placed.start + part.range.start..placed.start + part.range.end,
+            [] => range,
         }
-        start..end
+    }
+
+    /// Returns the parts of segments that are read for a range: whole small segments, and whole blocks of others.
+    fn parts(&self, range: &Range<u64>, read: Reading) -> Vec<(&Placed, Part<'_>)> {
+        let small_bytes = if self.is_table() { SMALL_TABLE_BYTES } else { BLOCK_BYTES };
+        let mut parts = Vec::new();
+        for placed in self.touched(range) {
+            let segment = &placed.segment;
+            let within =
+                range.start.max(placed.start) - placed.start..range.end.min(placed.end()) - placed.start;
+            let is_whole = within == (0..segment.length_bytes);
+            let part = match segment.length_bytes <= small_bytes {
+                true => Part::whole(segment),
+                false if is_whole && (read == Reading::InOrder || self.is_table()) => Part::whole(segment),
+                // Its nodes have digests.
+                false if self.is_table() => Part { segment, range: within, checked: Checked::Later },
+                false => Part::blocks(segment, &within),
+            };
+            parts.push((placed, part));
+        }
+        parts
     }
 
     /// Returns how much one request reads. While a pull is busy with other files, more requests would not be faster, and each
@@ -143,50 +158,41 @@ impl ObjectReader {
         }
     }
 
-    /// Reads a range from its objects, in parallel, and checks each whole segment and each whole chunk in it. The pieces are
-    /// not copied together: they may be as long as all memory that a job has.
+    /// Reads a range from its objects, in parallel, with all bytes that are needed to check it. The pieces are not copied
+    /// together: they may be as long as all memory that a job has.
     fn fetch(&self, range: Range<u64>, read: Reading) -> Result<Vec<Bytes>> {
-        let touched = self.touched(&range);
-        let request_bytes = self.request_bytes(&range, read);
-        let mut parts = Vec::new();
-        // For each segment, the first part after it.
-        let mut ends = Vec::new();
-        for placed in touched {
-            let object = fetch::place(&placed.segment);
-            let (start, end) = (range.start.max(placed.start), range.end.min(placed.end()));
-            let mut at = start;
-            while at < end {
-                let next = end.min(at.saturating_add(request_bytes));
-                let from = object.start + (at - placed.start);
-                parts.push((object_path(&placed.segment.object()), from..from + (next - at)));
-                at = next;
-            }
-            ends.push(parts.len());
+        if let (Reading::InOrder, [(placed, part)]) = (read, self.parts(&range, read).as_slice())
+            && part.checked == Checked::Whole
+        {
+            let pieces = self.segment(part.segment)?;
+            return Ok(trimmed(pieces, &(range.start - placed.start..range.end - placed.start)));
         }
-        let pieces = match touched {
-            [placed] if read == Reading::InOrder && parts.len() == 1 => vec![self.part(placed, &parts)?],
-            _ => fetch::ranges(&self.source.client, &parts)?,
-        };
-        let mut first = 0;
-        for (placed, end) in touched.iter().zip(ends) {
-            if placed.is_in(&range) {
-                fetch::check(
-                    &self.source.client,
-                    &placed.segment,
-                    pieces.get(first..end).unwrap_or_default(),
-                )?;
-            }
-            first = end;
-        }
-        self.check_chunks(&range, &pieces)?;
-        Ok(pieces)
+        Ok(self.fetch_all(&[range], read)?.concat())
+    }
+
+    /// Reads several ranges at the same time. Returns the pieces of each.
+    fn fetch_all(&self, ranges: &[Range<u64>], read: Reading) -> Result<Vec<Vec<Bytes>>> {
+        let Source { client, digests, .. } = &*self.source;
+        let of_ranges: Vec<Vec<(&Placed, Part<'_>)>> =
+            ranges.iter().map(|range| self.parts(range, read)).collect();
+        let parts: Vec<Part<'_>> = of_ranges.iter().flatten().map(|(_, part)| part.clone()).collect();
+        let request_bytes = ranges.iter().map(|range| self.request_bytes(range, read)).max();
+        let request_bytes = request_bytes.unwrap_or(MAX_REQUEST_BYTES);
+        let mut found = fetch::parts(client, digests, &parts, request_bytes)?.into_iter();
+        let pieces = ranges.iter().zip(of_ranges).map(|(range, parts)| {
+            let start = parts.first().map_or(0, |(placed, part)| placed.start + part.range.start);
+            let pieces = found.by_ref().take(parts.len()).flatten().collect();
+            trimmed(pieces, &(range.start - start..range.end - start))
+        });
+        Ok(pieces.collect())
     }
 
     /// Whether a range that is read in order is an object of more than a few MiB that one request reads.
     fn is_streamed(&self, placed: &Placed, range: &Range<u64>) -> bool {
         let length_bytes = range.end - range.start;
+        let is_alone = placed.segment.offset_bytes == placed.segment.digests_place().end;
         placed.is_in(range)
-            && placed.segment.offset_bytes() == 0
+            && is_alone
             && length_bytes > MAX_AHEAD_BYTES
             && length_bytes <= self.request_bytes(range, Reading::InOrder)
     }
@@ -197,67 +203,43 @@ impl ObjectReader {
         placed: &Placed,
         sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let Source { client, .. } = &*self.source;
-        let name = object_path(&placed.segment.object());
-        let (mut hasher, mut refused) = (blake3::Hasher::new(), Ok(()));
-        let streamed = client.stream(&name, placed.segment.length_bytes(), &mut |piece| {
-            hasher.update(&piece);
-            refused = sink(&piece);
+        let (client, segment) = (&self.source.client, &placed.segment);
+        let (mut hasher, mut refused) = (BlockHasher::default(), Ok(()));
+        // The digests, which the object begins with.
+        let mut before = segment.offset_bytes;
+        let streamed = client.stream(&object_path(&segment.object), segment.place().end, &mut |piece| {
+            let (skipped, piece) =
+                piece.split_at(piece.len().min(usize::try_from(before).unwrap_or(usize::MAX)));
+            before -= skipped.len() as u64;
+            hasher.update(piece);
+            refused = sink(piece);
             refused.as_ref().copied().map_err(|_| Error::new(ErrorKind::Io, "the bytes were refused"))
         });
         refused?;
         streamed?;
-        Ok(fetch::check_hash(client, &placed.segment, &hasher.finalize())?)
+        Ok(fetch::check_hashed(client, segment, hasher)?)
     }
 
-    /// Reads a range of one segment. An object of which many parts are read is read as a whole.
-    fn part(&self, placed: &Placed, parts: &[(String, Range<u64>)]) -> Result<Bytes> {
-        let Source { client, packs } = &*self.source;
-        let object = placed.segment.object();
-        if let (Segment::Part { .. }, [(name, range)]) = (&placed.segment, parts) {
-            if let Some(bytes) = packs.get(&object, range) {
-                return Ok(bytes);
-            }
-            // If the object as a whole is damaged, this part may still be right, which its check tells.
-            if packs.is_frequent(&object)
-                && let Some(whole) = whole_object(client, name)?
-                && *blake3::hash(&whole).as_bytes() == object
-            {
-                packs.keep(object, whole);
-                if let Some(bytes) = packs.get(&object, range) {
-                    return Ok(bytes);
-                }
-            }
+    /// Reads a whole segment. An object of which many segments are read is read as a whole.
+    fn segment(&self, segment: &Segment) -> Result<Vec<Bytes>> {
+        let Source { client, packs, digests } = &*self.source;
+        let known = || packs.get(&segment.object, &segment.place());
+        let mut found = known();
+        if found.is_none()
+            && segment.length_bytes <= MAX_AHEAD_BYTES
+            && packs.is_frequent(&segment.object)
+            && let Some(whole) = whole_object(client, &object_path(&segment.object))?
+        {
+            packs.keep(segment.object, whole);
+            found = known();
         }
-        Ok(fetch::ranges(client, parts)?.pop().unwrap_or_default())
-    }
-
-    /// Compares the whole chunks in a range of a storage with their digests, except for those whose segments were compared as
-    /// a whole. A pull reads whole segments, so it requests no digests.
-    fn check_chunks(&self, range: &Range<u64>, pieces: &[Bytes]) -> Result<()> {
-        let Some(sums) = &self.sums else { return Ok(()) };
-        let place = |number: u64| number * CHUNK_BYTES..(number + 1) * CHUNK_BYTES;
-        let is_unchecked =
-            |number: &u64| self.touched(&place(*number)).iter().any(|placed| !placed.is_in(range));
-        let whole = range.start.div_ceil(CHUNK_BYTES)..range.end / CHUNK_BYTES;
-        let numbers: Vec<u64> = whole.filter(is_unchecked).collect();
-        let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else { return Ok(()) };
-        if sums.size_bytes < (last + 1).saturating_mul(16) {
-            return Ok(());
+        if let Some(bytes) = found.map(|bytes| vec![bytes])
+            && fetch::check(client, segment, &bytes).is_ok()
+        {
+            return Ok(bytes);
         }
-        let mut digests = vec![0; (last + 1 - first) as usize * 16];
-        sums.read(&mut digests, first * 16)?;
-        for number in numbers {
-            let chunk = place(number);
-            let chunk = slice_of(pieces, chunk.start - range.start..chunk.end - range.start);
-            let expected = digests.chunks_exact(16).nth((number - first) as usize);
-            if expected.is_some_and(|expected| digest(&chunk) != expected) {
-                let detail = format!("the bytes of chunk {number} differ from their digest");
-                let wrong = FormatError::new(Rule::ChunkDigest, detail).at(number * CHUNK_BYTES);
-                return Err(broken(self.source.client.location(), &self.key.path(), wrong));
-            }
-        }
-        Ok(())
+        let length = self.request_bytes(&(0..segment.length_bytes), Reading::InOrder);
+        Ok(fetch::parts(client, digests, &[Part::whole(segment)], length)?.concat())
     }
 
     /// Reads the announced ranges from the wanted one on, in parallel. Returns false if it was not announced.
@@ -267,15 +249,9 @@ impl ObjectReader {
         state.soon.drain(..first);
         let count = state.soon.len().min(self.source.client.jobs());
         let ranges: Vec<Range<u64>> = state.soon.drain(..count).collect();
-        parallel::in_order(
-            count,
-            |push| ranges.into_iter().try_for_each(push),
-            |range| (range.start, self.fetch(range, Reading::Anywhere).map(joined)),
-            |(start, bytes)| {
-                self.keep(state, start, bytes?);
-                Ok(())
-            },
-        )?;
+        for (range, pieces) in ranges.iter().zip(self.fetch_all(&ranges, Reading::Anywhere)?) {
+            self.keep(state, range.start, joined(pieces));
+        }
         Ok(true)
     }
 
@@ -303,15 +279,18 @@ impl ObjectReader {
         }
         let range = self.widened(wanted.clone(), &mut state);
         // Large reads are not kept, and run beside each other.
-        let is_kept = range != wanted || range.end - range.start <= SMALL_BYTES;
+        let is_kept = self.is_table() || range.end - range.start <= MAX_KEPT_BYTES;
         if !is_kept {
             drop(state);
-            copy_pieces(&self.fetch(range, Reading::Anywhere)?, buf);
+            copy_pieces(&self.fetch(wanted, Reading::Anywhere)?, buf);
             return Ok(());
         }
         let bytes = joined(self.fetch(range.clone(), Reading::Anywhere)?);
+        let from = (wanted.start - range.start) as usize;
+        if let Some(found) = bytes.get(from..from + buf.len()) {
+            buf.copy_from_slice(found);
+        }
         self.keep(&mut state, range.start, bytes);
-        copy_kept(&state, buf, &wanted);
         Ok(())
     }
 }

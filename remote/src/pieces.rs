@@ -20,8 +20,8 @@ pub(crate) fn copy_pieces(pieces: &[Bytes], mut buf: &mut [u8]) {
     }
 }
 
-/// Returns a range of the bytes of all pieces. One that is in a single piece is not copied.
-pub(crate) fn slice_of(pieces: &[Bytes], range: Range<u64>) -> Bytes {
+/// Returns the pieces of a range of the bytes of all pieces.
+pub(crate) fn trimmed(pieces: Vec<Bytes>, range: &Range<u64>) -> Vec<Bytes> {
     let (mut start, mut found) = (0, Vec::new());
     for piece in pieces {
         let end = start + piece.len() as u64;
@@ -31,5 +31,5 @@ pub(crate) fn slice_of(pieces: &[Bytes], range: Range<u64>) -> Bytes {
         }
         start = end;
     }
-    joined(found)
+    found
 }

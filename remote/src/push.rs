@@ -7,15 +7,18 @@ use std::path::Path;
 use bytes::Bytes;
 use stridemap::replica::{GenerationId, ReplicaFiles};
 use stridemap::{Error, ErrorKind, Result, Snapshot, Store};
-use stridemap_format::remote::{Head, ObjectName, Page, Previous, RemoteManifest, Segment, manifest_path};
+use stridemap_format::remote::{
+    Head, ObjectName, Page, Previous, RemoteManifest, Segment, digests_length_bytes, manifest_path,
+};
 
 use crate::Remote;
 use crate::client::{Object, Put, Version};
 use crate::conflict::{self, OTHER_ELEMENTS, WAYS_OUT};
 use crate::ended::{Ended, repeat};
 use crate::index::Index;
+use crate::packing::Packing;
 use crate::progress::{Progress, Tally};
-use crate::put_object::{MAX_PACK_BYTES, Stored, part};
+use crate::put_object::{MAX_PACK_BYTES, Stored};
 use crate::record::{Common, Record};
 use crate::remote::{MAX_HEAD_BYTES, Published};
 use crate::upload::Uploads;
@@ -30,7 +33,7 @@ pub struct Pushed {
     pub previous: Option<u64>,
     /// The bytes of storages, tables and manifests that the remote lacked.
     pub changed_bytes: u64,
-    /// The bytes of all objects that were sent: these, the index, the remote manifest and HEAD.
+    /// The bytes of all objects that were sent: these, digests of their blocks, the index, the remote manifest and HEAD.
     pub sent_bytes: u64,
     /// The number of objects that were sent.
     pub object_count: u64,
@@ -222,16 +225,15 @@ impl Remote {
             record.save()?;
         }
         let changed = uploads.run(&tally)?;
-        pushed.changed_bytes = changed.sent_bytes + replica.manifest.len() as u64;
+        pushed.changed_bytes = changed.changed_bytes + replica.manifest.len() as u64;
         pushed.sent_bytes = changed.sent_bytes;
         pushed.object_count = changed.object_count;
         let mut reused = changed.reused;
         for (key, segments) in changed.files {
-            let kept: BTreeSet<ObjectName> = segments.iter().map(|segment| segment.object()).collect();
+            let kept: BTreeSet<ObjectName> = segments.iter().map(|segment| segment.object).collect();
             let before = index.set(key, Some(segments), &fetch)?;
-            replaced.extend(
-                before.iter().map(|segment| segment.object()).filter(|object| !kept.contains(object)),
-            );
+            replaced
+                .extend(before.iter().map(|segment| segment.object).filter(|object| !kept.contains(object)));
         }
         replaced.extend(index.replaced_pages());
         let pages = index.finish(|pages| {
@@ -355,14 +357,16 @@ impl Remote {
 
     /// Puts pages of the index into an object.
     fn put_pages(&self, pages: &[Vec<u8>]) -> Result<(Vec<Segment>, Stored)> {
-        let stored = self.put_object(&Bytes::from(pages.concat()), false)?;
-        let mut offset = 0;
-        let place = |page: &Vec<u8>| {
-            let start = offset;
-            offset += page.len();
-            part(stored.first(), start, page)
-        };
-        Ok((pages.iter().map(place).collect(), stored))
+        let mut packing = Packing::new(pages.iter().map(|page| page.len() as u64));
+        for page in pages {
+            packing.push(|sink| {
+                sink(page);
+                Ok(())
+            })?;
+        }
+        let (bytes, segments) = packing.finish();
+        let stored = self.put_object(&bytes, false)?;
+        Ok((stored.place(segments), stored))
     }
 }
 
@@ -377,11 +381,12 @@ fn packs_of(pages: &[Vec<u8>]) -> Vec<&[Vec<u8>]> {
     let mut packs = Vec::new();
     let (mut start, mut length_bytes) = (0, 0);
     for (at, page) in pages.iter().enumerate() {
-        if length_bytes + page.len() as u64 > MAX_PACK_BYTES {
+        let page_bytes = page.len() as u64 + digests_length_bytes(page.len() as u64);
+        if length_bytes + page_bytes > MAX_PACK_BYTES {
             packs.extend(pages.get(start..at));
             (start, length_bytes) = (at, 0);
         }
-        length_bytes += page.len() as u64;
+        length_bytes += page_bytes;
     }
     packs.extend(pages.get(start..));
     packs
@@ -402,7 +407,7 @@ fn remove_unneeded(
     };
     for key in removed {
         let before = index.set(key, None, fetch)?;
-        replaced.extend(before.iter().map(|segment| segment.object()));
+        replaced.extend(before.iter().map(|segment| segment.object));
     }
     Ok(())
 }

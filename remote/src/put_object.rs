@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use stridemap::Result;
-use stridemap_format::limits::MAX_OBJECT_BYTES;
-use stridemap_format::remote::{ObjectName, Segment, object_path};
+use stridemap_format::limits::{MAX_OBJECT_BYTES, MAX_SEGMENT_BYTES};
+use stridemap_format::remote::{ObjectName, Segment, digests_length_bytes, object_path};
 
 use crate::Remote;
 use crate::client::Put;
@@ -22,51 +22,32 @@ const MAX_REUSED_AGE: Duration = Duration::from_secs(60 * 60);
 /// How many random bytes make an object a new one.
 const SALT_BYTES: usize = 16;
 
-/// A pack of several pieces leaves room for the random bytes, so that it stays one object.
-pub(crate) const MAX_PACK_BYTES: u64 = MAX_OBJECT_BYTES - SALT_BYTES as u64;
+/// The maximum length of a pack of several segments, with their digests.
+pub(crate) const MAX_PACK_BYTES: u64 = MAX_SEGMENT_BYTES;
 
-/// Where bytes are in a remote.
+// The longest segment leaves room for the digests of its blocks, and for random bytes.
+const _: () = assert!(
+    MAX_SEGMENT_BYTES + digests_length_bytes(MAX_SEGMENT_BYTES) + SALT_BYTES as u64 <= MAX_OBJECT_BYTES
+);
+
+/// An object that was put, or was there.
 pub(crate) struct Stored {
-    /// The objects that have them, one after another, with how many bytes of each.
-    objects: Vec<(ObjectName, usize)>,
-    /// Whether each object ends with random bytes.
-    is_salted: bool,
+    object: ObjectName,
     is_reused: bool,
     pub(crate) sent_bytes: u64,
     pub(crate) object_count: u64,
 }
 
 impl Stored {
-    /// Returns the first object. A pack is in one.
-    pub(crate) fn first(&self) -> ObjectName {
-        self.objects.first().map(|(object, _)| *object).unwrap_or_default()
+    /// Returns the object if an earlier push left it.
+    pub(crate) fn reused(&self) -> Option<ObjectName> {
+        self.is_reused.then_some(self.object)
     }
 
-    /// Returns the objects that an earlier push left.
-    pub(crate) fn reused(&self) -> impl Iterator<Item = ObjectName> {
-        self.objects.iter().filter(|_| self.is_reused).map(|(object, _)| *object)
+    /// Returns segments that are in the object.
+    pub(crate) fn place(&self, segments: Vec<Segment>) -> Vec<Segment> {
+        segments.into_iter().map(|segment| Segment { object: self.object, ..segment }).collect()
     }
-
-    /// Returns the segments of the bytes.
-    pub(crate) fn segments(&self, mut bytes: &[u8]) -> Vec<Segment> {
-        let mut segments = Vec::new();
-        for &(object, length) in &self.objects {
-            let (piece, rest) = bytes.split_at(length.min(bytes.len()));
-            bytes = rest;
-            segments.push(match self.is_salted {
-                true => part(object, 0, piece),
-                false => Segment::Whole { object, length_bytes: piece.len() as u64 },
-            });
-        }
-        segments
-    }
-}
-
-/// Returns the segment of some bytes of an object.
-pub(crate) fn part(object: ObjectName, offset: usize, bytes: &[u8]) -> Segment {
-    let mut check = [0; 16];
-    check.copy_from_slice(blake3::hash(bytes).as_bytes().split_at(16).0);
-    Segment::Part { object, offset_bytes: offset as u64, length_bytes: bytes.len() as u64, check }
 }
 
 impl Remote {
@@ -75,8 +56,7 @@ impl Remote {
         let object = *blake3::hash(bytes).as_bytes();
         let (name, length_bytes) = (object_path(&object), bytes.len() as u64);
         let stored = |is_reused, sent_bytes| Stored {
-            objects: vec![(object, bytes.len())],
-            is_salted: false,
+            object,
             is_reused,
             sent_bytes,
             object_count: u64::from(sent_bytes > 0),
@@ -92,28 +72,18 @@ impl Remote {
         }
     }
 
-    /// Puts bytes into new objects: a short one into one object, and one that leaves no room for more bytes into two.
+    /// Puts bytes, followed by random ones, into a new object.
     fn put_salted(&self, bytes: &Bytes) -> Result<Stored> {
-        let length = match bytes.len() as u64 > MAX_PACK_BYTES {
-            true => bytes.len().div_ceil(2),
-            false => bytes.len().max(1),
-        };
-        let mut stored =
-            Stored { objects: Vec::new(), is_salted: true, is_reused: false, sent_bytes: 0, object_count: 0 };
-        for piece in bytes.chunks(length) {
-            // Not copied: it may be long.
-            let parts = vec![bytes.slice_ref(piece), Bytes::copy_from_slice(uuid::Uuid::new_v4().as_bytes())];
-            let mut hasher = blake3::Hasher::new();
-            for part in &parts {
-                hasher.update(part);
-            }
-            let object = *hasher.finalize().as_bytes();
-            stored.sent_bytes += (piece.len() + SALT_BYTES) as u64;
-            stored.object_count += 1;
-            self.client.put_parts(&object_path(&object), parts)?;
-            stored.objects.push((object, piece.len()));
+        // Not copied: they may be long.
+        let parts = vec![bytes.clone(), Bytes::copy_from_slice(uuid::Uuid::new_v4().as_bytes())];
+        let mut hasher = blake3::Hasher::new();
+        for part in &parts {
+            hasher.update(part);
         }
-        Ok(stored)
+        let object = *hasher.finalize().as_bytes();
+        self.client.put_parts(&object_path(&object), parts)?;
+        let sent_bytes = (bytes.len() + SALT_BYTES) as u64;
+        Ok(Stored { object, is_reused: false, sent_bytes, object_count: 1 })
     }
 
     /// Whether an object is there, and was put a short time ago.

@@ -160,8 +160,8 @@ impl Remote {
 
     /// Opens the newest generation for reading in place. The handle stays on it.
     ///
-    /// Elements are read by ranges when they are needed, and nothing is kept on disk. Bytes that make up a whole chunk of
-    /// 1 MiB, or a whole segment, are compared with their digest.
+    /// Elements are read by ranges when they are needed, in whole blocks of 64 KiB, which are compared with their digests.
+    /// Nothing is kept on disk.
     ///
     /// # Errors
     /// `NotFound` if there is no store at the URL; `Corrupt` for an object that is damaged or missing; `Io`.

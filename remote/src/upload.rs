@@ -6,16 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use bytes::Bytes;
 use stridemap::replica::NeededFile;
 use stridemap::{Error, ErrorKind, Result, Snapshot};
-use stridemap_format::limits::MAX_OBJECT_BYTES;
-use stridemap_format::remote::{FileKey, FileKind, ObjectName, Segment, object_path, total_bytes};
+use stridemap_format::limits::MAX_SEGMENT_BYTES;
+use stridemap_format::remote::{
+    FileKey, FileKind, ObjectName, Segment, digests_length_bytes, object_path, total_bytes,
+};
 
 use crate::Remote;
+use crate::blocks::{BlockDigest, BlockHasher, check_of};
 use crate::ended::Ended;
+use crate::packing::Packing;
 use crate::progress::Tally;
-use crate::put_object::{MAX_PACK_BYTES, Stored, part};
+use crate::put_object::{MAX_PACK_BYTES, Stored};
 
 /// A piece of a file of at most this length shares an object with others.
 const SMALL_BYTES: u64 = 4 * 1024 * 1024;
@@ -46,14 +49,22 @@ struct Piece {
     range: Range<u64>,
 }
 
-/// The hashes of pieces, by the file and the offset of each.
-type Hashes = BTreeMap<(FileKey, u64), blake3::Hash>;
+impl Piece {
+    fn length_bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+/// The checks of pieces, by the file and the offset of each.
+type Checks = BTreeMap<(FileKey, u64), BlockDigest>;
 
 /// What was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     /// All segments of the files that changed.
     pub(crate) files: BTreeMap<FileKey, Vec<Segment>>,
+    /// The bytes of files, without digests of blocks.
+    pub(crate) changed_bytes: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) object_count: u64,
     /// The objects that an earlier push left.
@@ -62,7 +73,7 @@ pub(crate) struct Sent {
 
 /// Returns the segments of a file that stay when it grows.
 fn kept_segments(known: &[Segment]) -> &[Segment] {
-    let is_short = |segment: &Segment| segment.length_bytes() < MAX_OBJECT_BYTES;
+    let is_short = |segment: &Segment| segment.length_bytes < MAX_SEGMENT_BYTES;
     match known.iter().filter(|segment| is_short(segment)).count() {
         ..MAX_SHORT_SEGMENTS => known,
         _ => {
@@ -95,7 +106,7 @@ impl<'a> Uploads<'a> {
     }
 
     pub(crate) fn total_bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.range.end - piece.range.start).sum()
+        self.pieces.iter().map(Piece::length_bytes).sum()
     }
 
     /// Adds a file. `known` are its segments in the remote, if the remote has the file.
@@ -115,12 +126,12 @@ impl<'a> Uploads<'a> {
         let start = total_bytes(kept);
         self.files.insert(key, kept.to_vec());
         self.has_in_place |= needed.is_in_place;
-        if needed.has_lock && length_bytes > MAX_OBJECT_BYTES {
+        if needed.has_lock && length_bytes > MAX_SEGMENT_BYTES {
             self.locked.push(key);
         }
         let mut at = start;
         while at < length_bytes {
-            let end = length_bytes.min(at.saturating_add(MAX_OBJECT_BYTES));
+            let end = length_bytes.min(at.saturating_add(MAX_SEGMENT_BYTES));
             self.pieces.push(Piece { key, range: at..end });
             at = end;
         }
@@ -131,30 +142,15 @@ impl<'a> Uploads<'a> {
     fn is_same(&self, key: FileKey, known: &[Segment]) -> Result<bool> {
         let mut at = 0;
         for segment in known {
-            let range = at..at + segment.length_bytes();
+            let range = at..at + segment.length_bytes;
             at = range.end;
-            let bytes = self.read(&Piece { key, range })?;
-            let hash = blake3::hash(&bytes);
-            let is_same = match segment {
-                Segment::Whole { object, .. } => hash.as_bytes() == object,
-                Segment::Part { check, .. } => hash.as_bytes().starts_with(check),
-            };
-            if !is_same {
+            let mut hasher = BlockHasher::default();
+            self.stream(key, range, &mut |bytes| hasher.update(bytes))?;
+            if check_of(&hasher.finish()) != segment.check {
                 return Ok(false);
             }
         }
         Ok(true)
-    }
-
-    fn read(&self, piece: &Piece) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.read_into(piece, &mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn read_into(&self, piece: &Piece, bytes: &mut Vec<u8>) -> Result<()> {
-        bytes.reserve(usize::try_from(piece.range.end - piece.range.start).unwrap_or(0));
-        self.stream(piece.key, piece.range.clone(), &mut |part| bytes.extend_from_slice(part))
     }
 
     fn stream(&self, key: FileKey, range: Range<u64>, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
@@ -166,15 +162,15 @@ impl<'a> Uploads<'a> {
         streamed.map_err(|e| Error::io("read", std::path::Path::new(&key.path()), e))
     }
 
-    /// Reads each mutable storage of several pieces under one lock, and returns the hashes of its pieces: together they
+    /// Reads each mutable storage of several pieces under one lock, and returns the checks of its pieces: together they
     /// are one state. The pieces are read again to be sent, each under a lock of its own.
-    fn states(&self) -> Result<Hashes, Ended> {
-        let mut hashes = Hashes::new();
+    fn states(&self) -> Result<Checks, Ended> {
+        let mut checks = Checks::new();
         for key in &self.locked {
             let pieces: Vec<&Piece> = self.pieces.iter().filter(|piece| piece.key == *key).collect();
             let range = 0..pieces.last().map_or(0, |piece| piece.range.end);
             let mut ends = pieces.iter().map(|piece| piece.range.end);
-            let (mut at, mut end, mut hasher) = (0, ends.next(), blake3::Hasher::new());
+            let (mut at, mut end, mut hasher) = (0, ends.next(), BlockHasher::default());
             let mut found = Vec::new();
             self.stream(*key, range, &mut |mut bytes| {
                 while let Some(length) = end.map(|end| bytes.len().min((end - at) as usize))
@@ -184,15 +180,15 @@ impl<'a> Uploads<'a> {
                     hasher.update(piece);
                     (at, bytes) = (at + length as u64, rest);
                     if Some(at) == end {
-                        found.push(std::mem::take(&mut hasher).finalize());
+                        found.push(check_of(&std::mem::take(&mut hasher).finish()));
                         end = ends.next();
                     }
                 }
             })
             .map_err(Ended::by_others)?;
-            hashes.extend(pieces.iter().map(|piece| (*key, piece.range.start)).zip(found));
+            checks.extend(pieces.iter().map(|piece| (*key, piece.range.start)).zip(found));
         }
-        Ok(hashes)
+        Ok(checks)
     }
 
     /// Returns the pieces of each object.
@@ -200,11 +196,11 @@ impl<'a> Uploads<'a> {
         let mut objects = Vec::new();
         let (mut pack, mut pack_bytes) = (Vec::new(), 0);
         for piece in &self.pieces {
-            let length_bytes = piece.range.end - piece.range.start;
-            if length_bytes > SMALL_BYTES {
+            if piece.length_bytes() > SMALL_BYTES {
                 objects.push(vec![piece.clone()]);
                 continue;
             }
+            let length_bytes = piece.length_bytes() + digests_length_bytes(piece.length_bytes());
             if pack_bytes + length_bytes > MAX_PACK_BYTES {
                 objects.push(std::mem::take(&mut pack));
                 pack_bytes = 0;
@@ -224,8 +220,8 @@ impl<'a> Uploads<'a> {
         let objects = self.objects();
         let next = AtomicU64::new(0);
         let is_over = AtomicBool::new(false);
-        let (sent_bytes, object_count) = (AtomicU64::new(0), AtomicU64::new(0));
-        let done: Mutex<Vec<(Piece, Vec<Segment>)>> = Mutex::default();
+        let [changed_bytes, sent_bytes, object_count] = [const { AtomicU64::new(0) }; 3];
+        let done: Mutex<Vec<(Piece, Segment)>> = Mutex::default();
         let reused: Mutex<Vec<ObjectName>> = Mutex::default();
         let failure: Mutex<Option<Ended>> = Mutex::default();
         let work = || {
@@ -237,6 +233,10 @@ impl<'a> Uploads<'a> {
                         let mut reused = reused.lock().unwrap_or_else(PoisonError::into_inner);
                         reused.extend(stored.reused());
                         drop(reused);
+                        if stored.sent_bytes > 0 {
+                            let length_bytes = segments.iter().map(|segment| segment.length_bytes).sum();
+                            changed_bytes.fetch_add(length_bytes, Ordering::Relaxed);
+                        }
                         sent_bytes.fetch_add(stored.sent_bytes, Ordering::Relaxed);
                         object_count.fetch_add(stored.object_count, Ordering::Relaxed);
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,11 +259,12 @@ impl<'a> Uploads<'a> {
         }
         let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_by_key(|(piece, _)| (piece.key, piece.range.start));
-        for (piece, segments) in done {
-            self.files.entry(piece.key).or_default().extend(segments);
+        for (piece, segment) in done {
+            self.files.entry(piece.key).or_default().push(segment);
         }
         Ok(Sent {
             files: self.files,
+            changed_bytes: changed_bytes.into_inner(),
             sent_bytes: sent_bytes.into_inner(),
             object_count: object_count.into_inner(),
             reused: reused.into_inner().unwrap_or_else(PoisonError::into_inner),
@@ -281,45 +282,29 @@ impl<'a> Uploads<'a> {
         Ok(())
     }
 
-    /// Puts some pieces. Returns the segments of each.
+    /// Puts some pieces. Returns their segments.
     fn send(
         &self,
         pieces: &[Piece],
-        expected: &Hashes,
+        expected: &Checks,
         tally: &Tally<'_>,
-    ) -> Result<(Vec<Vec<Segment>>, Stored), Ended> {
-        let length_bytes = pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>();
-        let mut bytes = Vec::with_capacity(usize::try_from(length_bytes).unwrap_or(0));
-        let mut ends = Vec::new();
+    ) -> Result<(Vec<Segment>, Stored), Ended> {
+        let mut packing = Packing::new(pieces.iter().map(Piece::length_bytes));
         for piece in pieces {
-            let start = bytes.len();
-            self.read_into(piece, &mut bytes).map_err(Ended::by_others)?;
-            let is_other =
-                |hash: &blake3::Hash| blake3::hash(bytes.get(start..).unwrap_or_default()) != *hash;
-            if expected.get(&(piece.key, piece.range.start)).is_some_and(is_other) {
+            let packed = packing.push(|sink| self.stream(piece.key, piece.range.clone(), sink));
+            let check = packed.map_err(Ended::by_others)?;
+            if expected.get(&(piece.key, piece.range.start)).is_some_and(|expected| *expected != check) {
                 let message = format!(
                     "{}: the tensor was changed several times while it was sent; push again when its writers pause",
                     piece.key.path()
                 );
                 return Err(Ended::Overtaken(Error::new(ErrorKind::Busy, message)));
             }
-            ends.push(bytes.len());
         }
-        let bytes = Bytes::from(bytes);
+        let (bytes, segments) = packing.finish();
         let stored = self.remote.put_object(&bytes, self.is_resumed)?;
-        let mut start = 0;
-        let segments = match pieces {
-            [_] => vec![stored.segments(&bytes)],
-            _ => {
-                let object = stored.first();
-                let pieces = ends.iter().map(|&end| std::mem::replace(&mut start, end)..end);
-                pieces
-                    .map(|range| vec![part(object, range.start, bytes.get(range).unwrap_or_default())])
-                    .collect()
-            }
-        };
-        tally.add(bytes.len() as u64)?;
-        Ok((segments, stored))
+        tally.add(pieces.iter().map(Piece::length_bytes).sum())?;
+        Ok((stored.place(segments), stored))
     }
 }
 
@@ -329,8 +314,14 @@ mod tests {
 
     #[test]
     fn long_segments_stay_when_a_long_file_grows() {
-        let segment = |length_bytes| Segment::Whole { object: [0; 32], length_bytes };
-        let mut known = vec![segment(MAX_OBJECT_BYTES); 2 * MAX_SHORT_SEGMENTS];
+        let segment = |length_bytes| Segment {
+            object: [0; 32],
+            offset_bytes: 0,
+            length_bytes,
+            digests_offset_bytes: 0,
+            check: [0; 16],
+        };
+        let mut known = vec![segment(MAX_SEGMENT_BYTES); 2 * MAX_SHORT_SEGMENTS];
         known.resize(known.len() + MAX_SHORT_SEGMENTS - 1, segment(1));
         assert_eq!(kept_segments(&known).len(), known.len());
         known.push(segment(1));

@@ -174,8 +174,8 @@ impl RemoteManifest {
             match &page.place {
                 Place::Inline(_) => drop(self.decode_page(position, &[])?),
                 Place::Stored(segment) => {
-                    segment.check()?;
-                    check_length(segment.length_bytes())?;
+                    segment.validate()?;
+                    check_length(segment.length_bytes)?;
                 }
             }
         }

@@ -24,4 +24,4 @@ pub use names::{
     ObjectName, manifest_from_path, manifest_path, object_from_hex, object_from_path, object_hex, object_path,
 };
 pub use page::{Entries, PAGE_TARGET_BYTES, Page, Place, decode_page, encode_page, encode_pages};
-pub use segment::{Segment, total_bytes};
+pub use segment::{BLOCK_BYTES, BLOCK_DIGEST_BYTES, Segment, digests_length_bytes, total_bytes};

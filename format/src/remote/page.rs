@@ -90,10 +90,16 @@ pub fn decode_page(bytes: &[u8]) -> Result<Entries> {
 /// ```
 /// # use stridemap_format::remote::{Entries, FileKey, FileKind, Segment, decode_page, encode_pages};
 /// let file = |number| FileKey { kind: FileKind::Storage, number };
-/// let segment = Segment::Whole { object: [7; 32], length_bytes: 100 };
+/// let segment = Segment {
+///     object: [7; 32],
+///     offset_bytes: 0,
+///     length_bytes: 100,
+///     digests_offset_bytes: 0,
+///     check: [0; 16],
+/// };
 /// let entries: Entries = (1..1000).map(|id| (file(id), vec![segment])).collect();
 /// let pages = encode_pages(&entries)?;
-/// assert_eq!(pages.len(), 3);
+/// assert_eq!(pages.len(), 4);
 /// assert_eq!(pages[0].0, file(1));
 /// assert_eq!(decode_page(&pages[0].2)?.len() as u64, pages[0].1);
 /// # Ok::<(), stridemap_format::Error>(())
@@ -125,7 +131,7 @@ fn push_page(pages: &mut Vec<(FileKey, u64, Vec<u8>)>, page: &Entries) -> Result
 /// Checks the number of files of a page, and their segments.
 fn check_entries(entries: &Entries) -> Result<()> {
     check_count(entries.len() as u64)?;
-    entries.values().flatten().try_for_each(Segment::check)
+    entries.values().flatten().try_for_each(Segment::validate)
 }
 
 /// Checks the length of a page (R-8).

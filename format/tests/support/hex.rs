@@ -19,7 +19,7 @@ pub(crate) fn runs(bytes: &[u8]) -> Vec<(String, usize)> {
             let pairs = bytes[at..].iter().zip(bytes.get(at + period..).unwrap_or_default());
             pairs.take_while(|(byte, later)| byte == later).count()
         };
-        match [1, 2, 4, 3, 5, 34].into_iter().find(|&period| repeated(period) >= LEAST_BYTES) {
+        match [1, 2, 4, 3, 5, 52].into_iter().find(|&period| repeated(period) >= LEAST_BYTES) {
             None => at += 1,
             Some(period) => {
                 let count = repeated(period) / period + 1;

@@ -45,9 +45,9 @@ pub(crate) fn large() -> Vec<(&'static str, Vec<u8>)> {
         let (changes, count) = (("manifest", bytes_field(&stored)), (bytes - shortest) / 32);
         manifest(&[changes, ("replaced", repeated(vec![7; 32], count))])
     };
-    let whole = [uint(0), vec![1; 32], uint(1)].concat();
     let segments = |count: usize| {
-        let changes = [("segments", uint(count as u64)), ("whole", whole.repeat(count)), ("part", vec![])];
+        let changes =
+            [("segments", uint(count as u64)), ("first", segment(0, 1).repeat(count)), ("second", vec![])];
         page(&changes)
     };
     vec![
@@ -64,7 +64,7 @@ pub(crate) fn large() -> Vec<(&'static str, Vec<u8>)> {
         ("R-8-8193-files.page", repeated(vec![1, 7, 0], 8193)),
         ("R-6-in-8194-files.page", [uint(8194), [1, 7, 0].repeat(8193), vec![5, 7, 0]].concat()),
         ("F-14-8192-files-that-are-one.page", repeated(vec![1, 7, 0], 8192)),
-        ("R-8-file-of-more-than-4-mib.page", segments(123_400)),
+        ("R-8-file-of-more-than-4-mib.page", segments(80_700)),
     ]
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn manifest(changes: &[Change]) -> Vec<u8> {
         ("number", uint(7)),
         ("files", uint(2)),
         ("place", [uint(0), bytes_field(&page(&[]))].concat()),
-        ("second", second(6, 2, &part(0, 99))),
+        ("second", second(6, 2, &segment(0, 99))),
         ("replaced", list(&[vec![1; 32], vec![2; 32]])),
         ("end", vec![]),
     ];
@@ -112,11 +112,11 @@ pub(crate) fn page(changes: &[Change]) -> Vec<u8> {
         ("kind", uint(1)),
         ("number", uint(7)),
         ("segments", uint(2)),
-        ("whole", whole(300)),
-        ("part", part(300, 70_000)),
+        ("first", segment_of(1, 0, 300)),
+        ("second", with_digests(300, segment(332, 70_000))),
         ("last_kind", uint(3)),
         ("last_number", uint(5)),
-        ("last_segments", list(&[whole(300)])),
+        ("last_segments", list(&[segment_of(1, 0, 300)])),
         ("end", vec![]),
     ];
     let (bytes, found) = changed(fields, changes);
@@ -141,12 +141,18 @@ fn second(first: u64, files: u64, segment: &[u8]) -> Vec<u8> {
     [&uint(3)[..], &uint(first), &uint(files), &uint(1), segment].concat()
 }
 
-fn whole(length: u64) -> Vec<u8> {
-    [uint(0), vec![1; 32], uint(length)].concat()
+fn segment(offset: u64, length: u64) -> Vec<u8> {
+    segment_of(2, offset, length)
 }
 
-fn part(offset: u64, length: u64) -> Vec<u8> {
-    [uint(1), vec![2; 32], uint(offset), uint(length), vec![0xcc; 16]].concat()
+fn segment_of(object: u8, offset: u64, length: u64) -> Vec<u8> {
+    [uint(0), vec![object; 32], uint(offset), uint(length), uint(0), vec![0xcc; 16]].concat()
+}
+
+fn with_digests(offset: u64, mut segment: Vec<u8>) -> Vec<u8> {
+    let at = segment.len() - 17;
+    segment.splice(at..=at, uint(offset));
+    segment
 }
 
 fn heads() -> Vec<(&'static str, Vec<u8>)> {
@@ -228,37 +234,43 @@ fn manifests() -> Vec<(&'static str, Vec<Change>)> {
         ("R-4-another-generation", vec![("generation", uint(8))]),
         ("R-4-previous-generation-0", vec![("previous", previous(0))]),
         ("R-5-manifest-empty", vec![("manifest", uint(0))]),
-        ("R-6-place-2", vec![place(&[&uint(2)[..], &part(0, 1)].concat())]),
+        ("R-6-place-2", vec![place(&[&uint(2)[..], &segment(0, 1)].concat())]),
         ("R-6-place-2-to-32", vec![place(&[&uint(1 << 32)[..], &bytes_field(&page(&[]))].concat())]),
         ("R-6-kind-5-of-a-first-file-in-another-store", vec![uuid, ("kind", uint(5))]),
         ("R-6-kind-2-to-32-of-a-first-file", vec![("kind", uint((1 << 32) + 1))]),
-        ("R-6-kind-2-of-a-stored-segment", vec![stored(&overwritten(whole(1), 0, &[2]))]),
-        ("R-7-stored-page-of-0-bytes", vec![stored(&whole(0))]),
-        ("R-7-stored-page-past-64-mib", vec![stored(&part((1 << 26) - 9, 10))]),
-        ("R-8-stored-page-of-4194305-bytes", vec![stored(&whole((1 << 22) + 1))]),
+        ("R-6-kind-1-of-a-stored-segment", vec![stored(&overwritten(segment(0, 1), 0, &[1]))]),
+        ("R-7-stored-page-of-0-bytes", vec![stored(&segment(0, 0))]),
+        ("R-7-stored-page-past-65-mib", vec![stored(&segment((65 << 20) - 9, 10))]),
+        ("R-8-stored-page-of-4194305-bytes", vec![stored(&segment(0, (1 << 22) + 1))]),
         ("R-8-page-stated-without-files", vec![("files", uint(0))]),
-        ("R-8-stored-page-stated-without-files", vec![("second", second(6, 0, &whole(1)))]),
-        ("R-8-page-of-8193-files", vec![("second", second(6, 8193, &whole(1)))]),
+        ("R-8-stored-page-stated-without-files", vec![("second", second(6, 0, &segment(0, 1)))]),
+        ("R-8-page-of-8193-files", vec![("second", second(6, 8193, &segment(0, 1)))]),
         ("R-8-fewer-files-than-stated", vec![("files", uint(3))]),
         ("R-8-more-files-than-stated", vec![("files", uint(1))]),
         ("R-9-number-of-the-first-file-differs", vec![("number", uint(6))]),
         ("R-9-kind-of-the-first-file-differs", vec![("kind", uint(0))]),
-        ("R-9-page-begins-with-the-last-file-before", vec![("second", second(5, 2, &whole(1)))]),
-        ("R-9-page-begins-before-the-last-file-before", vec![("second", second(4, 2, &whole(1)))]),
+        ("R-9-page-begins-with-the-last-file-before", vec![("second", second(5, 2, &segment(0, 1)))]),
+        ("R-9-page-begins-before-the-last-file-before", vec![("second", second(4, 2, &segment(0, 1)))]),
         (
             "R-9-pages-equal",
-            vec![("pages", uint(3)), ("second", [second(6, 2, &whole(1)), second(6, 2, &whole(1))].concat())],
+            vec![
+                ("pages", uint(3)),
+                ("second", [second(6, 2, &segment(0, 1)), second(6, 2, &segment(0, 1))].concat()),
+            ],
         ),
         (
             "R-9-stored-pages-descend",
-            vec![("pages", uint(3)), ("second", [second(7, 2, &whole(1)), second(6, 2, &whole(1))].concat())],
+            vec![
+                ("pages", uint(3)),
+                ("second", [second(7, 2, &segment(0, 1)), second(6, 2, &segment(0, 1))].concat()),
+            ],
         ),
         (
             "R-9-first-file-twice",
             vec![
                 ("files", uint(1)),
                 place(&[uint(0), bytes_field(&one_file)].concat()),
-                ("second", [&uint(1)[..], &uint(7), &uint(2), &uint(1), &whole(1)].concat()),
+                ("second", [&uint(1)[..], &uint(7), &uint(2), &uint(1), &segment(0, 1)].concat()),
             ],
         ),
         ("R-10-replaced-objects-descend", vec![("replaced", list(&[vec![2; 32], vec![1; 32]]))]),
@@ -276,29 +288,38 @@ fn page_records() -> Vec<(&'static str, Vec<Change>)> {
         ("F-14-long-kind-of-file", vec![("kind", long(1, 2))]),
         ("F-14-long-number", vec![("number", long(7, 4))]),
         ("F-14-long-count-of-segments", vec![("segments", long(2, 8))]),
-        ("F-14-long-kind-of-segment", vec![("whole", [&long(0, 2)[..], &whole(300)[1..]].concat())]),
-        ("F-14-long-length", vec![("whole", [&whole(0)[..33], &long(300, 4)].concat())]),
-        ("F-14-long-offset", vec![("part", [&part(0, 0)[..33], &long(3, 2), &uint(9), &[0; 16]].concat())]),
-        ("F-14-check-cut-short", vec![("last_segments", [&uint(1)[..], &part(0, 9)[..50]].concat())]),
-        ("F-14-object-cut-short", vec![("last_segments", [&uint(1)[..], &whole(1)[..30]].concat())]),
+        ("F-14-long-kind-of-segment", vec![("first", [&long(0, 2)[..], &segment(0, 300)[1..]].concat())]),
+        ("F-14-long-length", vec![("first", [&segment(0, 0)[..34], &long(300, 4), &[0; 17]].concat())]),
+        (
+            "F-14-long-offset",
+            vec![("second", [&segment(0, 0)[..33], &long(3, 2), &uint(9), &[0; 17]].concat())],
+        ),
+        (
+            "F-14-long-offset-of-digests",
+            vec![("first", [&segment(0, 9)[..35], &long(0, 2), &[0; 16]].concat())],
+        ),
+        ("F-14-check-cut-short", vec![("last_segments", [&uint(1)[..], &segment(0, 9)[..50]].concat())]),
+        ("F-14-object-cut-short", vec![("last_segments", [&uint(1)[..], &segment(0, 1)[..30]].concat())]),
         ("F-14-file-twice", vec![("last_kind", uint(1)), ("last_number", uint(7))]),
         ("F-14-numbers-descend", vec![("last_kind", uint(1)), ("last_number", uint(6))]),
         ("F-14-kinds-descend", vec![("last_kind", uint(0))]),
         ("F-14-files-ascend-only-by-number", vec![("last_kind", uint(0)), ("last_number", uint(8))]),
-        ("F-14-long-number-and-a-segment-of-0-bytes", vec![("number", long(7, 4)), ("whole", whole(0))]),
+        ("F-14-long-number-and-a-segment-of-0-bytes", vec![("number", long(7, 4)), ("first", segment(0, 0))]),
         ("R-6-kind-5-of-file", vec![("last_kind", uint(5))]),
         ("R-6-kind-2-to-32-of-file", vec![("last_kind", uint((1 << 32) + 3))]),
-        ("R-6-kind-2-of-segment", vec![("part", overwritten(part(0, 9), 0, &[2]))]),
+        ("R-6-kind-1-of-segment", vec![("second", overwritten(segment(0, 9), 0, &[1]))]),
         (
             "R-6-kind-255-of-segment-after-a-long-number",
-            vec![("number", long(7, 4)), ("part", [&uint(255)[..], &part(0, 9)[1..]].concat())],
+            vec![("number", long(7, 4)), ("second", [&uint(255)[..], &segment(0, 9)[1..]].concat())],
         ),
-        ("R-7-whole-object-of-0-bytes", vec![("whole", whole(0))]),
-        ("R-7-whole-object-of-67108865-bytes", vec![("whole", whole(PAST_OBJECT))]),
-        ("R-7-part-of-0-bytes", vec![("part", part(5, 0))]),
-        ("R-7-part-past-64-mib", vec![("part", part(1 << 25, (1 << 25) + 1))]),
-        ("R-7-part-at-64-mib", vec![("part", part(1 << 26, 1))]),
-        ("R-7-end-wraps-to-1", vec![("part", part(u64::MAX, 2))]),
+        ("R-7-segment-of-0-bytes", vec![("second", segment(5, 0))]),
+        ("R-7-segment-of-67108865-bytes", vec![("second", segment(0, (1 << 26) + 1))]),
+        ("R-7-segment-past-65-mib", vec![("second", segment((65 << 20) - 9, 10))]),
+        ("R-7-segment-at-65-mib", vec![("second", segment(65 << 20, 1))]),
+        ("R-7-digests-past-65-mib", vec![("second", with_digests((65 << 20) - 31, segment(0, 65_537)))]),
+        ("R-7-digests-of-one-block", vec![("second", with_digests(1, segment(0, 65_536)))]),
+        ("R-7-end-of-digests-wraps-to-31", vec![("second", with_digests(u64::MAX, segment(0, 65_537)))]),
+        ("R-7-end-wraps-to-1", vec![("second", segment(u64::MAX, 2))]),
     ]
 }
 

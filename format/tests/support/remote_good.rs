@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 use stridemap_format::Uuid;
 use stridemap_format::limits::{
-    MAX_OBJECT_BYTES, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES, MAX_REMOTE_MANIFEST_BYTES,
+    MAX_OBJECT_BYTES, MAX_PAGE_BYTES, MAX_PAGE_ENTRIES, MAX_REMOTE_MANIFEST_BYTES, MAX_SEGMENT_BYTES,
 };
 use stridemap_format::remote::{
-    Entries, FileKey, FileKind, Head, Page, Place, Previous, RemoteManifest, Segment, encode_page, object_hex,
+    BLOCK_BYTES, Entries, FileKey, FileKind, Head, Page, Place, Previous, RemoteManifest, Segment,
+    encode_page, object_hex,
 };
 
 use super::hex::hex;
@@ -34,37 +35,36 @@ pub(crate) fn pages() -> Vec<(&'static str, Entries)> {
 
 /// The page that the bad vectors vary.
 pub(crate) fn small_page() -> Entries {
-    let whole = Segment::Whole { object: [1; 32], length_bytes: 300 };
+    let whole = Segment { object: [1; 32], ..segment(0, 300) };
     Entries::from([
-        (key(FileKind::Table, 7), vec![whole, part(300, 70_000)]),
+        (key(FileKind::Table, 7), vec![whole, Segment { digests_offset_bytes: 300, ..segment(332, 70_000) }]),
         (key(FileKind::Storage, 5), vec![whole]),
     ])
 }
 
 fn limits() -> Entries {
-    let whole = |length_bytes| Segment::Whole { object: [0; 32], length_bytes };
     let numbers = [0, 250, 251, 0xffff, 0x1_0000, 0xffff_ffff, 0x1_0000_0000, u64::MAX];
     let mut files: Entries = numbers.iter().map(|&number| (key(FileKind::Sum, number), vec![])).collect();
     let segments = vec![
-        whole(1),
-        whole(MAX_OBJECT_BYTES),
-        part(0, MAX_OBJECT_BYTES),
-        part(MAX_OBJECT_BYTES - 1, 1),
-        part(251, MAX_OBJECT_BYTES - 251),
+        segment(0, 1),
+        segment(251, MAX_SEGMENT_BYTES),
+        segment(MAX_OBJECT_BYTES - 1, 1),
+        segment(MAX_OBJECT_BYTES - BLOCK_BYTES, BLOCK_BYTES),
+        Segment { digests_offset_bytes: MAX_OBJECT_BYTES - 32, ..segment(0, BLOCK_BYTES + 1) },
     ];
     files.insert(key(FileKind::KeptManifest, u64::MAX), segments);
-    files.insert(key(FileKind::Storage, 1), vec![whole(1); 300]);
+    files.insert(key(FileKind::Storage, 1), vec![segment(0, 1); 300]);
     files
 }
 
 pub(crate) fn manifests() -> Vec<(&'static str, RemoteManifest)> {
     let small = small_manifest();
     let first = RemoteManifest { previous: None, pages: vec![], replaced: vec![], ..small.clone() };
-    let kinds = FileKind::ALL.map(|kind| Entries::from([(key(kind, 1), vec![part(0, 1)])]));
+    let kinds = FileKind::ALL.map(|kind| Entries::from([(key(kind, 1), vec![segment(0, 1)])]));
     // The last file of the first page is below the first of the second.
     let mut files = limits();
     files.pop_last();
-    let last = stored(key(FileKind::Sum, u64::MAX), MAX_PAGE_ENTRIES as u64, part(0, MAX_PAGE_BYTES));
+    let last = stored(key(FileKind::Sum, u64::MAX), MAX_PAGE_ENTRIES as u64, segment(0, MAX_PAGE_BYTES));
     let limits = RemoteManifest {
         generation: u64::MAX,
         previous: Some(Previous { generation: u64::MAX, digest: [0xff; 32] }),
@@ -87,7 +87,7 @@ pub(crate) fn small_manifest() -> RemoteManifest {
         nonce: *b"some random text",
         previous: Some(Previous { generation: 6, digest: [0xbb; 32] }),
         manifest: b"manifest".to_vec(),
-        pages: vec![inline(&small_page()), stored(key(FileKind::Storage, 6), 2, part(0, 99))],
+        pages: vec![inline(&small_page()), stored(key(FileKind::Storage, 6), 2, segment(0, 99))],
         replaced: vec![[1; 32], [2; 32]],
     }
 }
@@ -96,8 +96,8 @@ fn key(kind: FileKind, number: u64) -> FileKey {
     FileKey { kind, number }
 }
 
-fn part(offset_bytes: u64, length_bytes: u64) -> Segment {
-    Segment::Part { object: [2; 32], offset_bytes, length_bytes, check: [0xcc; 16] }
+fn segment(offset_bytes: u64, length_bytes: u64) -> Segment {
+    Segment { object: [2; 32], offset_bytes, length_bytes, digests_offset_bytes: 0, check: [0xcc; 16] }
 }
 
 fn inline(files: &Entries) -> Page {
@@ -148,11 +148,11 @@ pub(crate) fn page_json(files: &Entries) -> Value {
 }
 
 fn segment_json(segment: &Segment) -> Value {
-    let object = object_hex(&segment.object());
-    match segment {
-        Segment::Whole { length_bytes, .. } => json!({ "object": object, "length_bytes": length_bytes }),
-        Segment::Part { offset_bytes, length_bytes, check, .. } => json!({
-            "object": object, "offset_bytes": offset_bytes, "length_bytes": length_bytes, "check": hex(check),
-        }),
-    }
+    json!({
+        "object": object_hex(&segment.object),
+        "offset_bytes": segment.offset_bytes,
+        "length_bytes": segment.length_bytes,
+        "digests_offset_bytes": segment.digests_offset_bytes,
+        "check": hex(&segment.check),
+    })
 }

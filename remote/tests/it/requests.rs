@@ -167,3 +167,35 @@ fn hundred_pushes_send_what_changed_and_little_more() {
         "100 pushes: {sent} bytes sent for {changed} changed; at most {worst} more than 1.02 times in one"
     );
 }
+
+#[test]
+fn digests_of_an_object_are_read_once() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    for name in ["y", "z"] {
+        store.save(name, &vec![name.as_bytes()[0]; 480_000]).unwrap();
+    }
+    place.push(&store);
+    let remote = Remote::open(place.remote.location()).unwrap();
+    let opened = remote.store().unwrap();
+    let gets_of = |name: &str, first: usize| {
+        let before = count(remote.requests());
+        let slice = opened.load(name).unwrap().narrow(0, first, 2).unwrap();
+        assert_eq!(slice.read::<u8>().unwrap(), [name.as_bytes()[0]; 2]);
+        count(remote.requests()) - before
+    };
+    // A block of elements, and the digests; then only blocks, also those of another segment of the pack.
+    assert_eq!(
+        [gets_of("y", 5), gets_of("y", 300_000), gets_of("z", 7), gets_of("z", 200_000)],
+        [2, 1, 1, 1]
+    );
+    // Columns are read by many ranges at the same time.
+    let rows = vec![[9u8; 1 << 20]; 12];
+    store.save("rows", &rows).unwrap();
+    place.push(&store);
+    let remote = Remote::open(place.remote.location()).unwrap();
+    let column = remote.store().unwrap().load("rows").unwrap().select(1, 500_000).unwrap();
+    let before = count(remote.requests());
+    assert_eq!(column.read::<u8>().unwrap(), [9; 12]);
+    assert_eq!(count(remote.requests()) - before, 12 + 1);
+}
