@@ -99,8 +99,8 @@ def open(
 
     The path may be a URL to which a store was pushed, such as "s3://bucket/x.smap". The store is then read in place, by
     ranges of its objects: elements are copied when they are needed. The mode must be "r". The store stays on the
-    generation that was the newest, until `refresh`. A failed request is repeated for up to `timeout`. Credentials come
-    from the environment.
+    generation that was the newest, until `refresh`. Elements are always verified, with or without `verify`. A failed
+    request is repeated for up to `timeout`. Credentials come from the environment.
 
     >>> import tempfile
     >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:
@@ -124,7 +124,7 @@ def open(
     if not os.fspath(path):
         raise _errors.make("NotFound", "open '': the path is empty")
     if isinstance(path, str) and _remotes.is_url(path):
-        return _open_url(path, mode, at, timeout, external, verify)
+        return _open_url(path, mode, at, timeout, external)
     if os.path.isfile(path):
         return _open_file(path, mode, at, verify)
     # Processes with a different working directory open tensors by this path.
@@ -149,15 +149,19 @@ def open(
     return store
 
 
-def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str, verify: bool) -> Store:
-    if verify:
-        message = "open with verify: a URL is read by ranges, which have no checksums; pull the store, which verifies it"
-        raise _errors.make("InvalidArgument", message)
+def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str) -> Store:
     if mode != "r":
         message = f"open with mode {mode!r}: a URL can only be read; change a store on this machine, and push it"
         raise _errors.make("ReadOnly", message)
     wanted = None if at is None else _history.checked(at)
-    handle = _stridemap.open_remote(url, wanted, timeout, external)
+    try:
+        handle = _stridemap.open_remote(url, wanted, timeout, external)
+    except _errors.StoreNotFoundError as error:
+        place, _, tag = url.rpartition("@")
+        if not place or not tag or "/" in tag:
+            raise
+        hint = f"to open {place} at a tag, give at={int(tag) if tag.isdecimal() else tag!r}"
+        raise _errors.make(error.kind, f"{error}; {hint}") from None
     return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True, "verify": False}, at is not None)
 
 

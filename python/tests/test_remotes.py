@@ -155,6 +155,29 @@ def test_tensors_of_a_remote_are_copied_to_pytorch(store: stridemap.Store, file_
     assert torch.equal(torch.from_dlpack(x[1]), torch.arange(4.0, 8.0, dtype=torch.float64))
 
 
+def test_slice_of_a_damaged_object_is_an_error(store: stridemap.Store, file_url: str) -> None:
+    store["long"] = np.arange(400_000.0)
+    store.push(file_url)
+    objects = Path(file_url.removeprefix("file://"), "objects")
+    path = max(objects.iterdir(), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+    for verify in False, True:
+        with stridemap.open(file_url, verify=verify) as opened:
+            assert opened["long"][:3].tolist() == [0.0, 1.0, 2.0]
+            with pytest.raises(stridemap.DamagedError, match=f"objects/{path.name}"):
+                opened["long"][199_990:200_010].numpy()
+
+
+def test_tag_after_the_url_is_answered_with_how_to_give_it(store: stridemap.Store, file_url: str) -> None:
+    store.tag("v1")
+    store.push(file_url)
+    with pytest.raises(stridemap.StoreNotFoundError, match=r"give at='v1'$"):
+        stridemap.open(f"{file_url}@v1")
+    assert list(stridemap.open(file_url, at="v1")) == list(store)
+
+
 def test_remote_cannot_be_changed(store: stridemap.Store, file_url: str) -> None:
     store["x"] = [1]
     store.save("m", [1], kind="mutable")
