@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use stridemap::{Error, Result, StoreOptions};
+use stridemap::{Error, ErrorKind, Result, StoreOptions};
 
 use crate::client::Version;
 use crate::ended::Ended;
@@ -14,6 +14,9 @@ use crate::{Pulled, Remote};
 
 /// The longest pause after errors.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// The longest pause while nothing was pushed yet.
+const MAX_PAUSE_BEFORE_PUSH: Duration = Duration::from_secs(4);
 
 /// How often a pause asks whether to go on.
 const STEP: Duration = Duration::from_millis(50);
@@ -32,8 +35,9 @@ pub enum Followed {
 
 impl Remote {
     /// Pulls now, and then whenever HEAD of the remote changes. HEAD is asked for every `interval`; after errors that may
-    /// pass, the pause doubles up to 30 seconds. If another process collects in the local store or commits there during a
-    /// pull, the next one is after the `interval`. Ends when `report` returns false.
+    /// pass, the pause doubles up to 30 seconds, or up to 4 while there is no store at the URL, unless the `interval` is
+    /// longer. If another process collects in the local store or commits there during a pull, the next one is after the
+    /// `interval`. Ends when `report` returns false.
     ///
     /// # Errors
     /// Those of [`pull`](Self::pull) that do not pass by waiting, such as `Conflict` if the local store has commits of its
@@ -66,7 +70,9 @@ impl Remote {
                 }
                 Err(Ended::Failed(e)) if may_pass(&e) => {
                     known = None;
-                    pause = pause.max(Duration::from_millis(500)).saturating_mul(2).min(MAX_PAUSE);
+                    let most =
+                        if e.kind() == ErrorKind::NotFound { MAX_PAUSE_BEFORE_PUSH } else { MAX_PAUSE };
+                    pause = pause.max(Duration::from_millis(500)).saturating_mul(2).min(most.max(interval));
                     report(Followed::Failed(e, pause))?
                 }
                 Err(Ended::Failed(e)) => return Err(e),
@@ -109,6 +115,5 @@ impl Remote {
 
 /// Whether an error may be gone at the next try: the network, a lock, or a remote that does not exist yet.
 fn may_pass(e: &Error) -> bool {
-    use stridemap::ErrorKind::{Busy, Io, NotFound};
-    matches!(e.kind(), Busy | Io | NotFound)
+    matches!(e.kind(), ErrorKind::Busy | ErrorKind::Io | ErrorKind::NotFound)
 }

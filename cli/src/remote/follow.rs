@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use stridemap::StoreOptions;
+use stridemap::{ErrorKind, StoreOptions};
 use stridemap_remote::{Followed, Pulled};
 
 use super::bar::Bar;
@@ -27,8 +27,8 @@ use crate::ui::{bytes_cell, examples, gap, message, width, write_json};
 /// they can be pulled are combined: "7 since 4" is the generation and the one before. Programs that have the store open see
 /// each generation when it is complete.
 ///
-/// If the server cannot be reached, or nothing was pushed yet, follow says so and tries again, at least every 30
-/// seconds. If the store has commits of its own, follow ends.
+/// If the server cannot be reached, or nothing was pushed yet, follow says so and tries again, after 30 seconds at
+/// most, or 4 before the first push, unless --interval is longer. If the store has commits of its own, follow ends.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["follow s3://bucket/model.smap model.smap", "follow s3://bucket/model.smap model.smap --json | jq .generation"]))]
 pub(crate) struct FollowArgs {
@@ -58,13 +58,14 @@ pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
     message(&format!("following {} into {}", remote.location(), args.store.display()));
     let bar = Bar::new("pull");
     let options = reporting_waits(&StoreOptions::new());
-    let mut line_count = 0;
+    let (mut line_count, mut last_note) = (0, String::new());
     let mut printed = Ok(());
     let mut seen = tags_at(&args.store).unwrap_or_default();
     let mut report = |followed| {
         match followed {
             Followed::Pulled(pulled) => {
                 bar.clear();
+                last_note.clear();
                 printed = tags_at(&args.store).and_then(|now| {
                     print_line(&pulled, &TagChanges::between(&seen, &now), args.json, out)?;
                     seen = now;
@@ -73,7 +74,12 @@ pub(crate) fn run(args: &FollowArgs, out: &mut impl Write) -> Result<()> {
                 line_count += 1;
             }
             Followed::Failed(e, pause) => {
-                bar.suspend(|| message(&format!("note: {e}; trying again in {:.1} s", pause.as_secs_f64())));
+                let note = format!("note: {e}; trying again in {:.1} s", pause.as_secs_f64());
+                // Until the first push, it would be the same every few seconds.
+                if e.kind() != ErrorKind::NotFound || note != last_note {
+                    bar.suspend(|| message(&note));
+                }
+                last_note = note;
             }
             _ if is_output_closed() => return Ok(false),
             _ => {}

@@ -57,7 +57,12 @@ impl RequestArgs {
     pub(super) fn open(&self, url: &str) -> Result<Remote> {
         interrupt::catch_signals();
         let options = RemoteOptions::new().jobs(self.jobs).timeout(self.timeout).check(interrupt::stop);
-        Ok(options.open(url)?)
+        let remote = options.open(url)?;
+        if remote.location().starts_with("memory://") {
+            let why = "this is memory of one process, and a command ends; use a directory, file:///path";
+            return Err(Error::Refused(format!("{}: {why}", remote.location())));
+        }
+        Ok(remote)
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) enum Place {
     Memory { name: String, path: String },
 }
 
-const EXAMPLES: &str = "write s3://bucket/path, gs://bucket/path, az://container/path, https://host/path, \
-                        file:///absolute/path or memory://name/path";
+const EXAMPLES: &str = "write s3://bucket/path, gs://bucket/path, az://container/path, https://host/path \
+                        or file:///absolute/path";
 
 impl Address {
     /// # Errors

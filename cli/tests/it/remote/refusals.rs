@@ -295,3 +295,20 @@ fn secret_in_a_url_is_in_no_output() {
         }
     }
 }
+
+#[test]
+fn memory_of_a_command_is_no_place_for_a_store() {
+    let dir = Dir::with_store();
+    for args in [
+        &["push", "s.smap", "memory://a/b"][..],
+        &["pull", "memory://a/b", "r.smap"],
+        &["ls", "memory://a/b"],
+    ] {
+        let said = dir.refusal(args);
+        assert!(said.contains("memory of one process"), "{said}");
+    }
+    for url in ["MEMORY://a/b", "memory://user:hush@a/b"] {
+        let said = dir.refusal(&["push", "s.smap", url]);
+        assert!(!said.contains("hush"), "{said}");
+    }
+}
