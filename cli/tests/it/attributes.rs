@@ -1,6 +1,11 @@
 //! Attributes of tensors and prefixes: imported, exported, inspected and compared.
 
+use std::fs;
+
+use serde_json::{Value, json};
+
 use crate::harness::{Dir, tree};
+use crate::sources::checkpoints;
 
 const MODEL: &str =
     r#"{"__metadata__":{"format":"pt","who":"a"},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -27,6 +32,33 @@ fn export_with_a_prefix_reverses_the_import_with_that_prefix() {
     dir.messages(&["import", "out.safetensors", "again.smap"]);
     let again = stridemap::Store::open(dir.path("again.smap")).unwrap();
     assert_eq!(again.attributes(""), store.attributes("enc."));
+}
+
+#[test]
+fn library_of_a_model_is_in_the_metadata_of_each_file_that_is_made_of_it() {
+    let dir = Dir::empty();
+    let header = r#"{"__metadata__":{"format":"pt","author":"me"},"a.w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    dir.write_safetensors("m.safetensors", header, &[7]);
+    dir.messages(&["import", "m.safetensors", "m.smap"]);
+    let metadata = |file: &str| {
+        let bytes = fs::read(dir.path(file)).unwrap();
+        let (length, rest) = bytes.split_first_chunk().unwrap();
+        let header: Value = serde_json::from_slice(&rest[..u64::from_le_bytes(*length) as usize]).unwrap();
+        header["__metadata__"].clone()
+    };
+    for source in ["m.smap", "m.safetensors"] {
+        dir.messages(&["export", source, "all.safetensors", "--force"]);
+        assert_eq!(metadata("all.safetensors"), json!({ "format": "pt", "author": "me" }), "{source}");
+        dir.messages(&["export", source, "part.safetensors", "--prefix", "a.", "--force"]);
+        assert_eq!(metadata("part.safetensors"), json!({ "format": "pt" }), "{source}");
+    }
+    let checkpoint = checkpoints().into_iter().find(|file| file.ends_with("pt/state_dict_zip.pt")).unwrap();
+    dir.messages(&["export", checkpoint.to_str().unwrap(), "pt.safetensors"]);
+    assert_eq!(metadata("pt.safetensors")["format"], "pt");
+    // What the user has set wins.
+    dir.messages(&["attr", "set", "m.smap", "format", "flax"]);
+    dir.messages(&["export", "m.smap", "all.safetensors", "--force"]);
+    assert_eq!(metadata("all.safetensors")["format"], "flax");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::ui::{advance, counted, examples, loaded_record, message, write_json};
 use checks::{check_contents, check_files, check_flags, check_pipe, check_tags};
 use conversion::Conversion;
 use format::{Format, Order};
-use sources::Sources;
+use sources::{LIBRARY_KEY, Sources};
 use store_copy::copy;
 use words::Words;
 use write::{Texts, check_gguf, files, write};
@@ -153,8 +153,11 @@ pub(crate) fn run(args: &ExportArgs, out: &mut impl Write) -> Result<()> {
     let mut tensors = sources.load(&args.options.prefix, &names)?;
     let types = sources.gguf_types(&args.options.prefix, &tensors);
     let conversion = Conversion::plan(args, &mut tensors, &types, &sources)?;
-    let attributes = sources.attributes(&args.options.prefix);
+    let mut attributes = sources.attributes(&args.options.prefix);
     check_contents(args, format, &tensors, !attributes.is_empty())?;
+    if let (Format::Safetensors, Some(library)) = (format, sources.library()) {
+        attributes.entry(LIBRARY_KEY.to_owned()).or_insert(library);
+    }
     let size_bytes = tensors.iter().map(|(_, tensor)| tensor.nbytes() as u64).fold(0, u64::saturating_add);
     let files = files(args, format, &tensors)?;
     let is_replacing = check_files(args, &files, &tensors, &sources)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use stridemap::{Error as LibraryError, Result as LibraryResult, Snapshot, Store, Tensor, TensorInfo};
-use stridemap_interop::gguf;
+use stridemap_interop::{FileFormat, gguf};
 
 use super::{Export, is_output};
 use crate::at::split;
@@ -17,6 +17,9 @@ use crate::input::Input;
 use crate::names::{Named, Pattern, command_line, pattern, shell_word};
 use crate::remote::{is_url, shown};
 use crate::ui::message;
+
+/// The key in the metadata of safetensors files that names the library that the tensors are for.
+pub(super) const LIBRARY_KEY: &str = "format";
 
 /// The sources, in the order of the command line.
 pub(super) struct Sources(Vec<Input>);
@@ -148,6 +151,16 @@ impl Sources {
             }
         }
         merged.into_iter().map(|(key, (value, _))| (key, value)).collect()
+    }
+
+    /// Returns the library that the tensors are for: `pt` for PyTorch. Loaders of models refuse a file that does not say.
+    pub(super) fn library(&self) -> Option<String> {
+        let of_input = |input: &Input| match input {
+            Input::Store(_, snapshot, _) => snapshot.attributes("").remove(LIBRARY_KEY),
+            Input::File(file) if file.format() == FileFormat::PyTorch => Some("pt".to_owned()),
+            Input::File(file) => file.attributes().get(LIBRARY_KEY).cloned(),
+        };
+        self.0.iter().find_map(of_input)
     }
 
     /// Compares the members of archives with their checksums, which the written file does not have.
