@@ -121,7 +121,7 @@ fn interrupted_message(command: &Command) -> &'static str {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
-    let mut out = BufWriter::new(Stdout::lock(has_effect_or_answer(command)));
+    let mut out = BufWriter::with_capacity(64 * 1024, Stdout::lock(has_effect_or_answer(command)));
     let mut is_positive = true;
     match command {
         Command::Import(args) => import::run(args, &mut out)?,

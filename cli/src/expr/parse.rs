@@ -28,6 +28,9 @@ pub(super) fn parse_after(text: &str, name_bytes: usize) -> Result<Expr> {
 
 /// Returns the part of `text` before the first `[` or `.word(`.
 pub(crate) fn bare_name(text: &str) -> &str {
+    if !text.contains(['[', '(']) {
+        return text;
+    }
     let is_end = |(at, c): &(usize, char)| *c == '[' || *c == '.' && is_call(&text[*at + 1..]);
     text.char_indices().find(is_end).map_or(text, |(at, _)| &text[..at])
 }

@@ -122,8 +122,12 @@ impl Input {
         for tensor in self.tensors("")? {
             selected.extend(Some(tensor?).filter(&mut is_selected));
         }
-        selected.sort_by(|a, b| natural(&a.name, &b.name));
-        Ok(selected)
+        // References are much shorter to move than headers.
+        let mut order: Vec<(&str, usize)> = selected.iter().map(|info| info.name.as_str()).zip(0..).collect();
+        order.sort_by(|(a, _), (b, _)| natural(a, b));
+        let order: Vec<usize> = order.into_iter().map(|(_, position)| position).collect();
+        let mut selected: Vec<_> = selected.into_iter().map(Some).collect();
+        Ok(order.into_iter().filter_map(|position| selected.get_mut(position)?.take()).collect())
     }
 
     /// Iterates over the storages in ascending order of id.

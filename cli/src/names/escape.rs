@@ -15,7 +15,11 @@ fn is_hidden(c: char) -> bool {
 
 /// Whether a reader could not tell where a text begins and ends, or which characters it has.
 fn is_unclear(text: &str) -> bool {
-    text.is_empty() || text.trim() != text || text.starts_with(QUOTE) || text.contains(is_hidden)
+    let has_hidden = match text.is_ascii() {
+        true => text.bytes().any(|byte| byte.is_ascii_control()),
+        false => text.contains(is_hidden),
+    };
+    text.is_empty() || text.trim() != text || text.starts_with(QUOTE) || has_hidden
 }
 
 /// Returns the name as it is written in an expression: quoted if it would otherwise be read as an operation, or is not

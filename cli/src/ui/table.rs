@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::iter::repeat_n;
+use std::iter::{self, repeat_n};
 
 use indicatif::HumanBytes;
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
 use super::term::{BOLD, GAP, paint, width};
 use crate::error::Result;
@@ -133,22 +133,23 @@ impl<'a> Table<'a> {
     fn print_rows(&self, has_titles: bool, out: &mut impl Write) -> Result<()> {
         let widths = self.widths(width());
         if has_titles {
-            let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
-            writeln!(out, "{}", paint(BOLD, &self.line(&titles, widths.as_deref())))?;
+            let titles = self.columns.iter().map(|column| column.title);
+            writeln!(out, "{}", paint(BOLD, &self.line(titles, widths.as_deref())))?;
         }
         let name_width = widths.as_deref().and_then(|widths| self.whole_width(widths));
         for row in &self.rows {
             if let (Some(width), Some((name, others))) = (name_width, row.split_first())
-                && name.width() > width
+                && shown_width(name) > width
             {
-                let below = self.line(&[&[String::new()], others].concat(), widths.as_deref());
+                let others = others.iter().map(String::as_str);
+                let below = self.line(iter::once("").chain(others), widths.as_deref());
                 writeln!(out, "{name}")?;
                 if !below.is_empty() {
                     writeln!(out, "{below}")?;
                 }
                 continue;
             }
-            writeln!(out, "{}", self.line(row, widths.as_deref()))?;
+            writeln!(out, "{}", self.line(row.iter().map(String::as_str), widths.as_deref()))?;
         }
         Ok(())
     }
@@ -171,16 +172,16 @@ impl<'a> Table<'a> {
     }
 
     /// Returns a row: with tabs if there are no widths.
-    fn line(&self, cells: &[String], widths: Option<&[Option<usize>]>) -> String {
-        let Some(widths) = widths else { return cells.join("\t") };
+    fn line<'b>(&self, cells: impl Iterator<Item = &'b str>, widths: Option<&[Option<usize>]>) -> String {
+        let Some(widths) = widths else { return cells.collect::<Vec<_>>().join("\t") };
         let mut line = String::new();
-        for ((cell, column), &width) in cells.iter().zip(self.columns).zip(widths) {
+        for ((cell, column), &width) in cells.zip(self.columns).zip(widths) {
             let Some(width) = width else { continue };
             let mut cell = Cow::from(cell);
-            let mut cell_width = cell.width();
+            let mut cell_width = shown_width(&cell);
             if cell_width > width {
                 cell = shorten(&cell, width).into();
-                cell_width = cell.width();
+                cell_width = shown_width(&cell);
             }
             let mut padding = repeat_n(' ', width.saturating_sub(cell_width));
             if column.is_right {
@@ -243,14 +244,14 @@ impl<'a> Table<'a> {
     fn natural_width(&self, index: usize) -> usize {
         let Some(column) = self.columns.get(index) else { return 0 };
         let cells = self.rows.iter().filter_map(|row| row.get(index));
-        let mut widths: Vec<usize> = cells.map(|cell| cell.width()).collect();
+        let mut widths: Vec<usize> = cells.map(|cell| shown_width(cell)).collect();
         widths.sort_unstable();
         let longest = widths.last().copied().unwrap_or_default();
         let limit = match widths.get(widths.len() * 3 / 4) {
             Some(&usual) if column.short.is_some() => usual.max(LONG),
             _ => longest,
         };
-        longest.min(limit).max(column.title.width())
+        longest.min(limit).max(shown_width(column.title))
     }
 }
 
@@ -268,9 +269,14 @@ pub(crate) fn bytes_cell(bytes: u64) -> String {
     if width().is_some() { HumanBytes(bytes).to_string() } else { bytes.to_string() }
 }
 
+/// Returns how many columns of a terminal a text takes. That of ASCII, which most names are, is its length.
+fn shown_width(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.width() }
+}
+
 /// Shortens a text in the middle to at most `width` columns.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
-    let all = text.width();
+    let all = shown_width(text);
     if all <= width {
         return text.to_owned();
     }
@@ -303,7 +309,7 @@ mod tests {
         let mut table = Table::new(&COLUMNS);
         rows.iter().for_each(|row| table.add_row(row.map(str::to_owned)));
         let widths = table.widths(width);
-        table.rows.iter().map(|row| table.line(row, widths.as_deref())).collect()
+        table.rows.iter().map(|row| table.line(row.iter().map(String::as_str), widths.as_deref())).collect()
     }
 
     #[test]
