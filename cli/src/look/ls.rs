@@ -43,7 +43,7 @@ pub(crate) struct LsArgs {
     #[arg(long, value_name = "DTYPE", value_parser = parse_dtype)]
     dtype: Vec<DType>,
     /// Only tensors of these sizes, where * is any: '*,384' for matrices with 384 columns; can be given more than once
-    #[arg(long, value_name = "SIZES", value_parser = parse_size_pattern)]
+    #[arg(long, alias = "shape", value_name = "SIZES", value_parser = parse_size_pattern)]
     size: Vec<SizePattern>,
     /// Print one JSON object per tensor
     #[arg(long)]

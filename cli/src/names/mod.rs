@@ -111,7 +111,7 @@ fn check_is_name(text: &str, name: &str, tensors: &impl Named) -> Result<()> {
 }
 
 /// Says what is wrong with a name that no tensor has, if that is known: it is the path of a file, or some names begin
-/// with it, and a prefix or a glob selects them.
+/// with it or contain it, and a prefix or a glob selects them.
 pub(crate) fn selecting_hint(name: &str, tensors: &impl Named) -> Result<Option<String>> {
     if tensors.contains(name)? {
         return Ok(None);
@@ -123,12 +123,25 @@ pub(crate) fn selecting_hint(name: &str, tensors: &impl Named) -> Result<Option<
              then names of tensors in it; run it once for each"
         )));
     }
-    let Some(why) = prefix_hint(name, tensors)? else { return Ok(None) };
+    let Some(why) = prefix_hint(name, tensors)? else { return part_hint(name, tensors) };
     let part = format!("{name}.");
     let is_module =
         tensors.names()?.iter().filter(|other| other.starts_with(name)).all(|other| other.starts_with(&part));
     let selector = if is_module { part } else { format!("{name}*") };
     Ok(Some(format!("{why}: '{selector}' selects them")))
+}
+
+/// Says that names contain a text, if some do, and how to select them.
+fn part_hint(text: &str, tensors: &impl Named) -> Result<Option<String>> {
+    let mut names = tensors.names()?;
+    names.retain(|name| !text.is_empty() && name.contains(text));
+    let Some(first) = names.first() else { return Ok(None) };
+    let (count, contain) =
+        (counted(names.len() as u64, "name"), if names.len() == 1 { "contains" } else { "contain" });
+    let first = quoted(first);
+    Ok(Some(format!(
+        "no tensor has the name {text:?}, but {count} {contain} it, such as {first}: '*{text}*' selects them"
+    )))
 }
 
 /// Says that names begin with this one, if some do.

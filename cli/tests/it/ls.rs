@@ -125,7 +125,7 @@ fn pattern_without_a_match_is_a_negative_answer() {
         (&["points_t", "*.x", "y"], "points_t\n", "no tensor matches \"*.x\" or \"y\""),
         (&["--dtype", "uint8"], "", "no tensor is left by --dtype"),
         (&["points", "--size", "9,9"], "", "no tensor is left by --size"),
-        (&["--size", "9,9", "--dtype", "uint8"], "", "no tensor is left by --dtype and --size"),
+        (&["--shape", "9,9", "--dtype", "uint8"], "", "no tensor is left by --dtype and --size"),
         (&["nothing", "--json"], "", "no tensor matches \"nothing\""),
         (
             &["point"],

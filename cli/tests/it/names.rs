@@ -139,6 +139,9 @@ fn view_or_prefix_in_place_of_a_name_gets_a_hint() {
         let expected = "no tensor has the name \"point\", but 2 names begin with it, such as points";
         assert_eq!(prefix, format!("{expected}: 'point*' selects them"));
         assert_eq!(dir.refusal(&["show", "s.smap", "point"]), expected);
+        let part = dir.refusal(&[command, &["oints_"]].concat());
+        let expected = "no tensor has the name \"oints_\", but 1 name contains it, such as points_t";
+        assert_eq!(part, format!("{expected}: '*oints_*' selects them"));
     }
     dir.messages(&["mv", "s.smap", "points", "layer.a"]);
     dir.messages(&["mv", "s.smap", "points_t", "layer.b"]);
