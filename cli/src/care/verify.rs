@@ -24,8 +24,8 @@ use crate::ui::{advance, counted, examples, message, write_json};
 /// tensors are named, only the 1 MiB chunks that contain their elements are read. Damage to what only
 /// tagged generations need is found, too, and the line names their tags. Files that are no longer needed are listed, but
 /// are not damage. A file that was imported in place is not read; verify checks that it has not
-/// changed since then. Mutable and live storages have no digests, so their elements are not checked. A mutable tensor is
-/// listed if a change of it was interrupted: some elements may be changed, and others not.
+/// changed since then. Mutable and live storages have digests only at a URL, so elsewhere their elements are not checked. A
+/// mutable tensor is listed if a change of it was interrupted: some elements may be changed, and others not.
 ///
 /// Of a file in another format, the header is checked, and all elements are read. Only .npz and .pt files have checksums; in
 /// others, changed elements are not found.
@@ -124,7 +124,10 @@ fn verify_remote(args: &VerifyArgs, options: &StoreOptions) -> Result<Verificati
         Err(Error::Library(e)) if e.rule().is_some() => return Ok(Verification::of_unopened(e)?),
         opened => opened?,
     };
-    let Some((url, _)) = split(&args.source.path) else { return Ok(verify_open(args, &store)??) };
+    let url = match split(&args.source.path) {
+        Some((url, _)) if store.generation() != snapshot.generation() => url,
+        _ => return Ok(verify_open(args, &store)??),
+    };
     let tagged = remote::open_newest(&options.clone().at(snapshot.generation()), url)?;
     Ok(verify_open(args, &tagged)??)
 }

@@ -13,6 +13,7 @@ use super::sharing::{self, StorageMap};
 use crate::error::Result;
 use crate::input::Input;
 use crate::names::{has_hidden, quoted};
+use crate::remote::is_url;
 use crate::ui::counted;
 
 #[derive(Serialize)]
@@ -100,7 +101,7 @@ impl Summary {
         ));
         warnings.extend(empty.warning("tensor has no elements", "tensors have no elements"));
         warnings.extend(unusual.warning("name has hidden characters", "names have hidden characters"));
-        if changing > 0 {
+        if changing > 0 && !is_url(input.path()) {
             let storages = counted(changing, "mutable or live storage");
             warnings.push(format!("{storages} without checksums: damage to the elements is not detected"));
         }

@@ -25,14 +25,15 @@ pub(crate) fn open(options: &StoreOptions, argument: &Path) -> Result<(Store, Sn
     };
     let remote = remote(url)?;
     let store = remote.store_with(options.clone())?;
-    let snapshot = match (snapshot_at(&store, tag), tag.parse::<u64>()) {
-        // An earlier generation without a tag, which was not pruned.
+    match (snapshot_at(&store, tag), tag.parse::<u64>()) {
+        // An earlier generation without a tag, which was not pruned. The newest store has not all of its files.
         (Err(Error::Library(e)), Ok(generation)) if e.kind() == ErrorKind::Conflict => {
-            remote.at(generation)?
+            let earlier = remote.store_at(generation)?;
+            let snapshot = earlier.snapshot();
+            Ok((earlier, snapshot))
         }
-        (snapshot, _) => snapshot?,
-    };
-    Ok((store, snapshot))
+        (snapshot, _) => Ok((store, snapshot?)),
+    }
 }
 
 fn remote(url: &Path) -> Result<Remote> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stridemap::Store;
+use stridemap::{ErrorKind, Store};
 use stridemap_format::remote::{Head, Previous, RemoteManifest, manifest_path};
 use stridemap_remote::faults::{Fault, Faults};
 use stridemap_remote::{PruneOptions, Remote};
@@ -317,4 +317,30 @@ fn objects_of_others_are_not_deleted_as_orphans() {
         assert!(place.path("remote").join(name).exists(), "{name}");
     }
     assert_whole(&store);
+}
+
+#[test]
+fn damaged_generation_in_the_chain_stops_a_prune_until_it_is_deleted() {
+    let scene = Scene::new();
+    let client = scene.faults.client(Duration::from_secs(5));
+    for byte in 1..=3u8 {
+        scene.store.save("x", &vec![byte; 5 << 20]).unwrap();
+        scene.remote.push(&scene.store, &ignore).unwrap();
+    }
+    let mut generations = client.list("generations").unwrap();
+    generations.sort_by(|a, b| a.name.cmp(&b.name));
+    let middle = &generations[generations.len() - 2].name;
+    let mut bytes = client.get(middle, 1 << 20).unwrap().unwrap().bytes.to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    client.put(middle, bytes.into()).unwrap();
+    scene.faults.age(3 * DAY);
+    let options = PruneOptions::new().keep_last(1).orphans(true);
+    let error = scene.remote.prune(&options).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(middle), "{error}");
+    client.delete(middle).unwrap();
+    let pruned = scene.remote.prune(&options).unwrap();
+    assert!(pruned.freed_bytes >= 10 << 20, "{pruned:?}");
+    let long = client.list("objects").unwrap().into_iter().filter(|object| object.length_bytes >= 5 << 20);
+    assert_eq!(long.count(), 1);
+    scene.check();
 }

@@ -80,6 +80,8 @@ fn tagged_generation_of_a_url_is_read_by_tag_and_by_number() {
     dir.messages(&["rm", "s.smap", "points"]);
     dir.messages(&["push", "s.smap", &url]);
     assert_eq!(dir.stdout(&["ls", &format!("{url}@7")]).lines().count(), 3);
+    assert_eq!(dir.stdout(&["verify", &format!("{url}@7")]), "ok\n");
+    assert_eq!(dir.stdout(&["verify", &format!("{url}@7"), "points"]), "ok\n");
     let run = dir.run(&["ls", &format!("{url}@v3")]);
     assert!(failure(&run).starts_with("no tag is named \"v3\"; the tags of "), "{run:?}");
     for (number, why) in [("3", "it was not pushed, or was pruned"), ("99", "it was not pushed")] {
