@@ -70,7 +70,7 @@ impl Digests {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&segment.object);
     }
 
-    /// Keeps digests, of which those of one segment were checked.
+    /// Keeps a window. Its digests are compared with the check of a segment whenever they are used.
     pub(crate) fn keep(&self, window: &Window) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MAX_OBJECTS {
