@@ -39,6 +39,7 @@ mod push;
 mod put_object;
 mod record;
 mod remote;
+mod runs;
 mod upload;
 
 pub use client::Requests;

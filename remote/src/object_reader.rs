@@ -1,6 +1,5 @@
 //! Reads a file of a store from the segments of a remote.
 
-use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +15,7 @@ use crate::client::Client;
 use crate::fetch::{self, Checked, MAX_REQUEST_BYTES, Part};
 use crate::files::Source;
 use crate::pieces::{copy_pieces, joined, trimmed};
+use crate::runs::Runs;
 
 /// A segment of a table of at most this length is read as a whole, because other nodes will be needed too.
 const SMALL_TABLE_BYTES: u64 = 128 * 1024;
@@ -33,7 +33,7 @@ const MAX_AHEAD_BYTES: u64 = 4 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct ObjectReader {
     source: Arc<Source>,
-    key: FileKey,
+    is_table: bool,
     segments: Vec<Placed>,
     size_bytes: u64,
     state: Mutex<State>,
@@ -55,15 +55,12 @@ struct Placed {
 }
 
 /// What was read last, and what will be read soon.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    /// Bytes of the file, each from an offset on, the last read ones last.
-    kept: Vec<(u64, Bytes)>,
+    runs: Runs,
     /// The end of the last read, and how much was read ahead then.
     last_end: u64,
     ahead_bytes: u64,
-    /// Ranges that were announced and are not read yet.
-    soon: VecDeque<Range<u64>>,
 }
 
 /// How many runs of bytes are kept. Tables keep all: their nodes are read again and again.
@@ -90,11 +87,10 @@ impl ObjectReader {
         };
         let segments: Vec<Placed> = segments.into_iter().map(place).collect();
         let size_bytes = segments.last().map_or(0, Placed::end);
-        ObjectReader { source, key, segments, size_bytes, state: Mutex::default() }
-    }
-
-    fn is_table(&self) -> bool {
-        matches!(self.key.kind, FileKind::Table | FileKind::History)
+        let is_table = matches!(key.kind, FileKind::Table | FileKind::History);
+        let runs = Runs::new(if is_table { MAX_KEPT_TABLE_RUNS } else { MAX_KEPT_RUNS });
+        let state = Mutex::new(State { runs, last_end: 0, ahead_bytes: 0 });
+        ObjectReader { source, is_table, segments, size_bytes, state }
     }
 
     /// Returns the segments that a range touches.
@@ -107,7 +103,7 @@ impl ObjectReader {
     /// Extends a range that is to be read: to what can be checked, and to what will probably be read next.
     fn widened(&self, range: Range<u64>, state: &mut State) -> Range<u64> {
         let Range { mut start, mut end } = range;
-        if self.is_table() {
+        if self.is_table {
             let is_in_order = start == state.last_end && start > 0;
             let ahead = if is_in_order { state.ahead_bytes.saturating_mul(2) } else { TABLE_BLOCK_BYTES };
             state.ahead_bytes = ahead.clamp(TABLE_BLOCK_BYTES, MAX_AHEAD_BYTES);
@@ -127,7 +123,7 @@ impl ObjectReader {
 
     /// Returns the parts of segments that are read for a range: whole small segments, and whole blocks of others.
     fn parts(&self, range: &Range<u64>, read: Reading) -> Vec<(&Placed, Part<'_>)> {
-        let small_bytes = if self.is_table() { SMALL_TABLE_BYTES } else { BLOCK_BYTES };
+        let small_bytes = if self.is_table { SMALL_TABLE_BYTES } else { BLOCK_BYTES };
         let mut parts = Vec::new();
         for placed in self.touched(range) {
             let segment = &placed.segment;
@@ -136,9 +132,9 @@ impl ObjectReader {
             let is_whole = within == (0..segment.length_bytes);
             let part = match segment.length_bytes <= small_bytes {
                 true => Part::whole(segment),
-                false if is_whole && (read == Reading::InOrder || self.is_table()) => Part::whole(segment),
+                false if is_whole && (read == Reading::InOrder || self.is_table) => Part::whole(segment),
                 // Its nodes have digests.
-                false if self.is_table() => Part { segment, range: within, checked: Checked::Later },
+                false if self.is_table => Part { segment, range: within, checked: Checked::Later },
                 false => Part::blocks(segment, &within),
             };
             parts.push((placed, part));
@@ -243,33 +239,24 @@ impl ObjectReader {
     }
 
     /// Reads the announced ranges from the wanted one on, in parallel. Returns false if it was not announced.
-    fn fetch_soon(&self, state: &mut State, wanted: &Range<u64>) -> Result<bool> {
-        let holds = |range: &Range<u64>| range.start <= wanted.start && wanted.end <= range.end;
-        let Some(first) = state.soon.iter().position(holds) else { return Ok(false) };
-        state.soon.drain(..first);
-        let count = state.soon.len().min(self.source.client.jobs());
-        let ranges: Vec<Range<u64>> = state.soon.drain(..count).collect();
+    fn fetch_announced(&self, state: &mut State, wanted: &Range<u64>) -> Result<bool> {
+        let ranges = state.runs.take_announced(wanted, self.source.client.jobs());
+        if ranges.is_empty() {
+            return Ok(false);
+        }
         for (range, pieces) in ranges.iter().zip(self.fetch_all(&ranges, Reading::Anywhere)?) {
-            self.keep(state, range.start, joined(pieces));
+            state.runs.keep_announced(range.start, joined(pieces));
         }
         Ok(true)
-    }
-
-    fn keep(&self, state: &mut State, start: u64, bytes: Bytes) {
-        let limit = if self.is_table() { MAX_KEPT_TABLE_RUNS } else { MAX_KEPT_RUNS };
-        if state.kept.len() >= limit {
-            state.kept.remove(0);
-        }
-        state.kept.push((start, bytes));
     }
 
     fn read(&self, buf: &mut [u8], offset_bytes: u64) -> Result<()> {
         let wanted = offset_bytes..offset_bytes.saturating_add(buf.len() as u64);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if copy_kept(&state, buf, &wanted) {
+        if state.runs.copy(buf, &wanted) {
             return Ok(());
         }
-        if self.fetch_soon(&mut state, &wanted)? && copy_kept(&state, buf, &wanted) {
+        if self.fetch_announced(&mut state, &wanted)? && state.runs.copy(buf, &wanted) {
             return Ok(());
         }
         if wanted.end - wanted.start >= MAX_AHEAD_BYTES {
@@ -279,7 +266,7 @@ impl ObjectReader {
         }
         let range = self.widened(wanted.clone(), &mut state);
         // Large reads are not kept, and run beside each other.
-        let is_kept = self.is_table() || range.end - range.start <= MAX_KEPT_BYTES;
+        let is_kept = self.is_table || range.end - range.start <= MAX_KEPT_BYTES;
         if !is_kept {
             drop(state);
             copy_pieces(&self.fetch(wanted, Reading::Anywhere)?, buf);
@@ -290,7 +277,7 @@ impl ObjectReader {
         if let Some(found) = bytes.get(from..from + buf.len()) {
             buf.copy_from_slice(found);
         }
-        self.keep(&mut state, range.start, bytes);
+        state.runs.keep(range.start, bytes);
         Ok(())
     }
 }
@@ -301,15 +288,6 @@ fn whole_object(client: &Client, name: &str) -> Result<Option<Bytes>> {
         Err(e) if e.kind() == ErrorKind::LimitExceeded => Ok(None),
         found => Ok(found?.map(|object| object.bytes)),
     }
-}
-
-/// Copies bytes that were read before. Returns false if they were not.
-fn copy_kept(state: &State, buf: &mut [u8], wanted: &Range<u64>) -> bool {
-    let found = state.kept.iter().rev().find_map(|(start, bytes)| {
-        let from = usize::try_from(wanted.start.checked_sub(*start)?).ok()?;
-        bytes.get(from..from.checked_add(buf.len())?)
-    });
-    found.map(|bytes| buf.copy_from_slice(bytes)).is_some()
 }
 
 impl FileReader for ObjectReader {
@@ -353,8 +331,6 @@ impl FileReader for ObjectReader {
     fn prefetch(&self, range: Range<u64>) {
         let range = range.start..range.end.min(self.size_bytes);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if range.start < range.end && !state.soon.contains(&range) && state.soon.len() < MAX_KEPT_RUNS {
-            state.soon.push_back(range);
-        }
+        state.runs.announce(range);
     }
 }

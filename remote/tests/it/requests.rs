@@ -1,6 +1,6 @@
 //! How many requests an operation makes.
 
-use stridemap::{DType, Tensor};
+use stridemap::{DType, Tensor, ix};
 use stridemap_remote::{Remote, Requests};
 
 use crate::support::{Place, ignore};
@@ -198,4 +198,49 @@ fn digests_of_an_object_are_read_once() {
     let before = count(remote.requests());
     assert_eq!(column.read::<u8>().unwrap(), [9; 12]);
     assert_eq!(count(remote.requests()) - before, 12 + 1);
+}
+
+#[test]
+fn strided_view_needs_about_as_many_requests_and_bytes_as_its_whole_tensor() {
+    let place = Place::in_files();
+    let store = place.create("a.smap");
+    let rows: Vec<[u32; 1024]> =
+        (0..20_000u32).map(|row| std::array::from_fn(|column| row * 1024 + column as u32)).collect();
+    store.save("x", &rows).unwrap();
+    place.push(&store);
+    let view = |name: &str, tensor: &Tensor| match name {
+        "whole" => tensor.clone(),
+        "strided" => tensor.index(ix![..;7, 3..900;5]).unwrap(),
+        "far rows" => tensor.index(ix![..;50]).unwrap(),
+        _ => tensor.index(ix![..;3, ..;2]).unwrap().flip([0]).unwrap().t().unwrap(),
+    };
+    let mut most = None;
+    for name in ["whole", "strided", "far rows", "backwards"] {
+        let remote = Remote::open(place.remote.location()).unwrap();
+        let tensor = view(name, &remote.store().unwrap().load("x").unwrap());
+        let before = remote.requests();
+        let found = tensor.statistics(|_| ()).unwrap();
+        let after = remote.requests();
+        let expected = view(name, &store.load("x").unwrap()).statistics(|_| ()).unwrap();
+        assert_eq!((found.mean(), found.count), (expected.mean(), expected.count), "{name}");
+        let (requests, bytes) = (count(after) - count(before), after.received_bytes - before.received_bytes);
+        println!("statistics of {name}: {requests} requests, {bytes} bytes");
+        let (most_requests, most_bytes) = *most.get_or_insert((requests * 2, bytes + bytes / 4));
+        assert!(requests <= most_requests && bytes <= most_bytes, "{name}: {requests}, {bytes} bytes");
+        // Two readers of one file.
+        let parts = tensor.split(tensor.size()[0] / 2, 0).unwrap();
+        let remote = Remote::open(place.remote.location()).unwrap();
+        let tensor = view(name, &remote.store().unwrap().load("x").unwrap());
+        let halves = tensor.split(tensor.size()[0] / 2, 0).unwrap();
+        std::thread::scope(|scope| {
+            for (half, part) in halves.iter().zip(&parts) {
+                scope.spawn(move || {
+                    assert_eq!(half.to_bytes().unwrap(), part.to_bytes().unwrap(), "{name}");
+                });
+            }
+        });
+        let found = count(remote.requests());
+        println!("halves of {name} on two threads: {found} requests");
+        assert!(found <= 2 * most_requests, "{name}: {found}");
+    }
 }
