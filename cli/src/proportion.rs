@@ -8,15 +8,14 @@ pub(crate) fn part_of(at: u64, whole: u64, parts: usize) -> usize {
     part.min((parts as u128).saturating_sub(1)) as usize
 }
 
-/// Returns the first position in a part: see [`part_of`].
-pub(crate) fn start_of(part: usize, whole: u64, parts: usize) -> u64 {
-    let start = (part as u128 * u128::from(whole)).div_ceil(parts.max(1) as u128);
-    u64::try_from(start).unwrap_or(whole)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the first position in a part.
+    fn start_of(part: usize, whole: u64, parts: usize) -> u64 {
+        u64::try_from((part as u128 * u128::from(whole)).div_ceil(parts as u128)).unwrap()
+    }
 
     #[test]
     fn parts_of_any_whole_are_exact() {

@@ -5,13 +5,15 @@ use std::time::Duration;
 use stridemap_format::{Error as FormatError, RecordKind, Rule};
 
 use super::collect::collect_all;
+use super::inventory::SpaceReason;
 use super::rewrite::{Compacted, SkipReason, rewrite_all, rewrite_group};
 use super::rewrite_candidates::Candidate;
 use super::rewriting::{Rewriting, Wanted, is_packable};
 use super::storage_tensors::{RewriteGain, StorageTensors, each_storage, rewrite_gain};
 use super::tagged::TaggedGenerations;
+use super::usage::{DiskUsage, usage};
 use crate::error::{Error, ErrorKind, Result};
-use crate::generation::{OpenStore, holders};
+use crate::generation::{Collected, OpenStore, holders};
 use crate::layout::Repacked;
 use crate::storage::GrowthLock;
 
@@ -40,6 +42,33 @@ pub(crate) fn compact(
     }
     compacted.skipped.sort_by_key(|skipped| skipped.storage_id);
     Ok(compacted)
+}
+
+/// Returns what [`compact`] would do, as far as other processes leave the store as it is.
+pub(crate) fn plan(store: &OpenStore, least: RewriteGain) -> Result<Compacted> {
+    let mut planned = Compacted { collected: collectable(&usage(store)?), ..Compacted::default() };
+    let rewriting = Rewriting { store, wanted: Wanted::Sealed(least), held: None, progress: &mut |_| () };
+    let Found { candidates, .. } = candidates(&rewriting, least, &mut planned)?;
+    let mut joined_count = 0u64;
+    for candidate in &candidates {
+        planned.storage_count += 1;
+        joined_count += u64::from(candidate.packed_by.is_some());
+        planned.before_bytes = planned.before_bytes.saturating_add(candidate.length_bytes);
+        planned.after_bytes = planned.after_bytes.saturating_add(candidate.new_bytes);
+    }
+    planned.new_storage_count = planned.storage_count - joined_count + joined_count.min(1);
+    planned.skipped.sort_by_key(|skipped| skipped.storage_id);
+    Ok(planned)
+}
+
+/// Returns what a collection would delete now.
+fn collectable(usage: &DiskUsage) -> Collected {
+    let mut collected = Collected::default();
+    for file in usage.spare.iter().filter(|file| file.reason == SpaceReason::Garbage) {
+        collected.file_count += u64::from(file.spare_bytes == file.size_bytes);
+        collected.size_bytes = collected.size_bytes.saturating_add(file.spare_bytes);
+    }
+    collected
 }
 
 /// The storages to rewrite.

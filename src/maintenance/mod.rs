@@ -86,7 +86,7 @@ mod verify;
 
 pub use crate::generation::Collected;
 pub(crate) use collect::collect_all;
-pub(crate) use compact::compact;
+pub(crate) use compact::{compact, plan as plan_compact};
 pub use copy::Copied;
 pub(crate) use copy::Original;
 pub use inventory::{SpaceReason, SpareFile};

@@ -111,10 +111,33 @@ impl Store {
     /// for every [write](Store#errors). What was compacted before the error stays compacted, and nothing else has
     /// changed.
     pub fn compact(&self, all: bool, mut progress: impl FnMut(u64)) -> Result<Compacted> {
-        let min_gain = if all { RewriteGain::Small } else { RewriteGain::Enough };
         let store = &self.loader.store;
         store.check_process()?;
-        store.record_failure(maintenance::compact(store, min_gain, &mut progress))
+        store.record_failure(maintenance::compact(store, least_gain(all), &mut progress))
+    }
+
+    /// Returns what [`compact`](Self::compact) would do now, without doing it. A joined storage may become up to 63 bytes longer
+    /// for each storage that is in it. A damaged storage is not found if only a rewrite would read the damage, and neither is
+    /// a process that appends.
+    ///
+    /// ```
+    /// # use stridemap::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = Store::create(dir.path().join("x.smap"))?;
+    /// store.save("all", &vec![1f32; 100_000])?;
+    /// store.save_view("part", &store.load("all")?.narrow(0, 0, 1000)?)?;
+    /// store.remove("all")?;
+    /// let planned = store.plan_compact(false)?;
+    /// assert_eq!((planned.storage_count, planned.before_bytes, planned.after_bytes), (1, 400_000, 4_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
+    pub fn plan_compact(&self, all: bool) -> Result<Compacted> {
+        let store = &self.loader.store;
+        store.check_process()?;
+        maintenance::plan_compact(store, least_gain(all))
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
@@ -156,4 +179,9 @@ impl Store {
         store.check_process()?;
         store.record_failure(maintenance::materialize(store, &mut progress))
     }
+}
+
+/// Returns by how much a storage must become shorter to be rewritten.
+fn least_gain(all: bool) -> RewriteGain {
+    if all { RewriteGain::Small } else { RewriteGain::Enough }
 }

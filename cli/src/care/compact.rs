@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
-use stridemap::maintenance::{Collected, Compacted, DiskUsage, SkipReason, SpaceReason};
+use stridemap::maintenance::{Compacted, DiskUsage, SkipReason, Skipped, SpaceReason};
+use stridemap::{Snapshot, StorageKind, Store};
 
-use crate::args::External;
+use crate::args::{DryRun, External};
 use crate::error::Result;
 use crate::held::{held, report_held_bytes};
-use crate::input::{open_store, stored_bytes};
+use crate::input::{check_writable, open_store, stored_bytes};
 use crate::ui::{advance, counted, examples, message, storage_id, warn, write_json};
 
 /// Rewrite storages to free bytes that no tensor refers to
@@ -40,66 +41,123 @@ pub(crate) struct CompactArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+    #[command(flatten)]
     pub(crate) external: External,
+}
+
+/// What was done, or would be done.
+struct Done {
+    materialized: Option<Compacted>,
+    compacted: Compacted,
+    /// The disk usage afterwards.
+    after: DiskUsage,
+}
+
+impl Done {
+    fn plan(args: &CompactArgs, store: &Store) -> Result<Self> {
+        let materialized = args.materialize.then(|| planned_materialization(&store.latest()?)).transpose()?;
+        Ok(Done { materialized, compacted: store.plan_compact(args.all)?, after: store.disk_usage()? })
+    }
+
+    fn by_running(args: &CompactArgs, store: &Store) -> Result<Self> {
+        let before = store.disk_usage()?;
+        let materialize = || -> Result<Compacted> {
+            // Bytes that no tensor refers to are not copied, so the bar may end early.
+            let size_bytes = stored_bytes(&store.snapshot(), true)?;
+            Ok(store.materialize(advance("materialize", size_bytes))?)
+        };
+        let materialized = args.materialize.then(materialize).transpose()?;
+        let compacted = store.compact(args.all, advance("compact", bytes_to_write(&before, args.all)))?;
+        Ok(Done { materialized, compacted, after: store.disk_usage()? })
+    }
+
+    /// Whether no damage was found and no external storage was skipped.
+    fn is_complete(&self) -> bool {
+        let is_damaged = |skipped: &Skipped| matches!(skipped.reason, SkipReason::Damaged(_));
+        !self.compacted.skipped.iter().any(is_damaged)
+            && self.materialized.as_ref().is_none_or(|done| done.skipped.is_empty())
+    }
+
+    fn print(&self, args: &CompactArgs, out: &mut impl Write) -> Result<()> {
+        let Done { materialized, compacted, .. } = self;
+        let (would, now) = if args.dry_run.dry_run { (true, "then") } else { (false, "now") };
+        let verb = |done: &str, to_do: &str| if would { format!("would {to_do}") } else { done.to_owned() };
+        if let Some(done) = materialized {
+            let (verb, storages) =
+                (verb("materialized", "materialize"), counted(done.storage_count, "external storage"));
+            match done.storage_count {
+                0 => writeln!(out, "{verb} {storages}")?,
+                _ => writeln!(out, "{verb} {storages}: {}", HumanBytes(done.after_bytes))?,
+            }
+            for skipped in &done.skipped {
+                warn(&format!(
+                    "skipped external storage {}: {}",
+                    storage_id(skipped.storage_id),
+                    skipped.reason
+                ));
+            }
+        }
+        let deleted = compacted.collected;
+        let has_done_other =
+            deleted.file_count > 0 || materialized.as_ref().is_some_and(|done| done.storage_count > 0);
+        if deleted.file_count > 0 {
+            let (files, bytes) = (counted(deleted.file_count, "file"), counted(deleted.size_bytes, "byte"));
+            writeln!(out, "{} {files}, {bytes}", verb("deleted", "delete"))?;
+        }
+        let (verb, storages) = (verb("compacted", "compact"), counted(compacted.storage_count, "storage"));
+        let (old, new) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
+        match compacted.storage_count {
+            0 if has_done_other || !compacted.skipped.is_empty() => {}
+            0 => writeln!(out, "nothing to compact")?,
+            count if count > compacted.new_storage_count => {
+                writeln!(out, "{verb} {storages} into {}: {old}, {now} {new}", compacted.new_storage_count)?;
+            }
+            _ => writeln!(out, "{verb} {storages}: {old}, {now} {new}")?,
+        }
+        Ok(())
+    }
 }
 
 /// Runs the command. Returns whether no damage was found and, with `--materialize`, no external storage was skipped.
 pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     let store = open_store(&args.external.options(), &args.store)?;
-    let before = store.disk_usage()?;
-    let materialize = || -> Result<Compacted> {
-        // Bytes that no tensor refers to are not copied, so the bar may end early.
-        let size_bytes = stored_bytes(&store.snapshot(), true)?;
-        Ok(store.materialize(advance("materialize", size_bytes))?)
+    let done = match args.dry_run.dry_run {
+        true => {
+            check_writable(&store)?;
+            Done::plan(args, &store)?
+        }
+        false => Done::by_running(args, &store)?,
     };
-    let materialized = args.materialize.then(materialize).transpose()?;
-    let compacted = store.compact(args.all, advance("compact", bytes_to_write(&before, args.all)))?;
-    let after = store.disk_usage()?;
-    let is_complete =
-        !compacted.skipped.iter().any(|skipped| matches!(skipped.reason, SkipReason::Damaged(_)))
-            && materialized.as_ref().is_none_or(|done| done.skipped.is_empty());
     if args.json {
-        write_json(out, record(materialized.as_ref(), &compacted, &after))?;
-        return Ok(is_complete);
+        write_json(out, record(args, &done))?;
+        return Ok(done.is_complete());
     }
-    if let Some(done) = &materialized {
-        let storages = counted(done.storage_count, "external storage");
-        match done.storage_count {
-            0 => writeln!(out, "materialized {storages}")?,
-            _ => writeln!(out, "materialized {storages}: {}", HumanBytes(done.after_bytes))?,
-        }
-        for skipped in &done.skipped {
-            warn(&format!("skipped external storage {}: {}", storage_id(skipped.storage_id), skipped.reason));
-        }
-    }
-    let deleted = compacted.collected;
-    let has_done_other =
-        deleted.file_count > 0 || materialized.as_ref().is_some_and(|done| done.storage_count > 0);
-    if deleted.file_count > 0 {
-        report_deleted(deleted, out)?;
-    }
-    let storages = counted(compacted.storage_count, "storage");
-    let (old, new) = (HumanBytes(compacted.before_bytes), HumanBytes(compacted.after_bytes));
-    match compacted.storage_count {
-        0 if has_done_other || !compacted.skipped.is_empty() => {}
-        0 => writeln!(out, "nothing to compact")?,
-        count if count > compacted.new_storage_count => {
-            writeln!(out, "compacted {storages} into {}: {old}, now {new}", compacted.new_storage_count)?;
-        }
-        _ => writeln!(out, "compacted {storages}: {old}, now {new}")?,
-    }
-    report_held_bytes(&after);
+    done.print(args, out)?;
+    let Done { compacted, after, .. } = &done;
+    report_held_bytes(after);
     if !args.all {
-        report_kept_bytes(&after, &compacted);
+        report_kept_bytes(after, compacted);
     }
     for skipped in &compacted.skipped {
         let (id, bytes) = (storage_id(skipped.storage_id), HumanBytes(skipped.reclaimable_bytes));
         warn(&format!("skipped storage {id} ({bytes} reclaimable): {}", skipped.reason));
     }
-    Ok(is_complete)
+    Ok(done.is_complete())
 }
 
-fn record(materialized: Option<&Compacted>, compacted: &Compacted, after: &DiskUsage) -> Value {
+/// Returns the external storages that would be copied, and how many bytes they have.
+fn planned_materialization(snapshot: &Snapshot) -> Result<Compacted> {
+    let mut planned = Compacted::default();
+    for storage in snapshot.storages() {
+        planned.storage_count += u64::from(storage?.kind == StorageKind::External);
+    }
+    planned.before_bytes = stored_bytes(snapshot, true)?;
+    planned.after_bytes = planned.before_bytes;
+    Ok(planned)
+}
+
+fn record(args: &CompactArgs, Done { materialized, compacted, after }: &Done) -> Value {
     let (held_bytes, held_by) = held(after);
     let skipped = materialized.iter().flat_map(|it| &it.skipped).chain(&compacted.skipped);
     let skipped = skipped.map(|skipped| {
@@ -111,8 +169,9 @@ fn record(materialized: Option<&Compacted>, compacted: &Compacted, after: &DiskU
         })
     });
     json!({
-        "materialized_storage_count": materialized.map_or(0, |it| it.storage_count),
-        "materialized_bytes": materialized.map_or(0, |it| it.after_bytes),
+        "is_dry_run": args.dry_run.dry_run,
+        "materialized_storage_count": materialized.as_ref().map_or(0, |it| it.storage_count),
+        "materialized_bytes": materialized.as_ref().map_or(0, |it| it.after_bytes),
         "compacted_storage_count": compacted.storage_count,
         "new_storage_count": compacted.new_storage_count,
         "before_bytes": compacted.before_bytes,
@@ -141,12 +200,6 @@ fn report_kept_bytes(usage: &DiskUsage, compacted: &Compacted) {
             HumanBytes(bytes)
         ));
     }
-}
-
-/// Prints how many files were deleted.
-fn report_deleted(deleted: Collected, out: &mut impl Write) -> Result<()> {
-    let (files, bytes) = (counted(deleted.file_count, "file"), counted(deleted.size_bytes, "byte"));
-    Ok(writeln!(out, "deleted {files}, {bytes}")?)
 }
 
 /// Returns the number of bytes that a compaction will write if no commit happens in the meantime.

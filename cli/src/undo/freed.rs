@@ -11,6 +11,7 @@ use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Sto
 
 use crate::by_storage::by_storage;
 use crate::error::Result;
+use crate::look::sharing::MAX_STEPS;
 use crate::names::{command_line, quoted};
 use crate::plan::info;
 
@@ -26,6 +27,31 @@ pub(crate) struct Freed {
     storages: Vec<StorageInfo>,
     /// The sealed storages of which a part becomes unreachable.
     shared: Vec<Shared>,
+    /// Why other storages lose no bytes; the first reason.
+    kept: Option<Kept>,
+}
+
+/// Why a removal leaves all bytes of a storage.
+enum Kept {
+    /// Tensors that stay use them: one of them, if one was found.
+    Shared(Option<String>),
+    /// They are in a file that is changed in place, with those of other tensors.
+    InPlace,
+    /// They are in a file that was imported in place.
+    External,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kept::Shared(None) => f.write_str("other tensors use the bytes"),
+            Kept::Shared(Some(other)) => write!(f, "other tensors use the bytes, such as {}", quoted(other)),
+            Kept::InPlace => {
+                f.write_str("the bytes are in files that are changed in place, with those of other tensors")
+            }
+            Kept::External => f.write_str("the bytes are in files that were imported in place"),
+        }
+    }
 }
 
 /// When the bytes that only removed tensors used become free.
@@ -40,6 +66,9 @@ pub(crate) struct Frees {
     /// Whether `compact` needs `--all` for some of them.
     #[serde(skip)]
     needs_all: bool,
+    /// Why it is nothing.
+    #[serde(skip)]
+    reason: String,
 }
 
 impl fmt::Display for Frees {
@@ -52,7 +81,7 @@ impl fmt::Display for Frees {
             [now, later] => write!(f, "{}, and {} {compact}", HumanBytes(now), HumanBytes(later))?,
         }
         match self.tagged_bytes {
-            0 => Ok(()),
+            0 => f.write_str(&self.reason),
             bytes => write!(f, "; tags keep {}", HumanBytes(bytes)),
         }
     }
@@ -86,8 +115,9 @@ impl Freed {
             let is_left = |info: &&TensorInfo| !removed.contains(&info.name);
             let rest: Vec<TensorInfo> = all.iter().filter(is_left).cloned().collect();
             let Some(keeper) = rest.first() else {
-                if storage.kind != StorageKind::External {
-                    freed.storages.push(storage);
+                match storage.kind {
+                    StorageKind::External => freed.kept = freed.kept.or(Some(Kept::External)),
+                    _ => freed.storages.push(storage),
                 }
                 continue;
             };
@@ -103,6 +133,13 @@ impl Freed {
                 let needs_all = unreachable_bytes < (storage.size_bytes / 4).max(MIN_COMPACTED_BYTES);
                 let keeper = keeper.name.clone();
                 freed.shared.push(Shared { id: storage.id, kept_bytes, keeper, needs_all });
+            } else {
+                let reason = || match storage.kind {
+                    StorageKind::External => Kept::External,
+                    _ if kept_bytes > 0 => Kept::InPlace,
+                    _ => Kept::Shared(sharer(&all, &rest)),
+                };
+                freed.kept = Some(freed.kept.unwrap_or_else(reason));
             }
         }
         Ok(freed)
@@ -116,7 +153,13 @@ impl Freed {
 
     /// Returns when the bytes become free. Tags keep the `tagged` storages.
     pub(crate) fn frees(&self, tagged: &BTreeSet<u64>) -> Frees {
-        let mut frees = Frees { freed_bytes: 0, compact_bytes: 0, tagged_bytes: 0, needs_all: false };
+        let mut frees = Frees {
+            freed_bytes: 0,
+            compact_bytes: 0,
+            tagged_bytes: 0,
+            needs_all: false,
+            reason: String::new(),
+        };
         let whole = self.storages.iter().map(|storage| (storage.id, storage.size_bytes, true));
         let parts = self.shared.iter().map(|shared| (shared.id, shared.kept_bytes, false));
         for (id, bytes, is_whole) in whole.chain(parts) {
@@ -129,6 +172,11 @@ impl Freed {
         }
         let is_left = |shared: &Shared| shared.needs_all && !tagged.contains(&shared.id);
         frees.needs_all = self.shared.iter().any(is_left);
+        if let (Some(kept), [0, 0, 0]) =
+            (&self.kept, [frees.freed_bytes, frees.compact_bytes, frees.tagged_bytes])
+        {
+            frees.reason = format!(": {kept}");
+        }
         frees
     }
 
@@ -152,6 +200,18 @@ impl Freed {
         let first = shared.first().filter(|_| kept_bytes >= MIN_REPORTED_BYTES)?;
         Some(note(kept_bytes, &first.keeper, shared.iter().any(|shared| shared.needs_all), store))
     }
+}
+
+/// Returns a tensor of the `rest` that shares bytes with one of the others, unless that takes too long to find out.
+fn sharer(all: &[TensorInfo], rest: &[TensorInfo]) -> Option<String> {
+    let mut steps_left = MAX_STEPS;
+    let stays: BTreeSet<&str> = rest.iter().map(|info| info.name.as_str()).collect();
+    // Bytes that stay have a user, so the first tensor with elements has a sharer.
+    let removed = all.iter().filter(|info| info.header.numel() > 0 && !stays.contains(info.name.as_str()));
+    removed.take(4).find_map(|removed| {
+        let shares = |other: &&TensorInfo| removed.overlaps_within(other, &mut steps_left) == Some(true);
+        rest.iter().find(shares).map(|other| other.name.clone())
+    })
 }
 
 /// Returns a note about bytes that no tag keeps any more, but which stay because other tensors are on the same storages, if

@@ -134,6 +134,14 @@ fn file_elsewhere_is_adopted_if_allowed_and_otherwise_nothing_is_created() {
 fn materialized_store_no_longer_needs_the_file() {
     let dir = with_adopted();
     assert_eq!(
+        dir.stdout(&["rm", "s.smap", "a.x", "-n"]).lines().nth(1).unwrap(),
+        "would free nothing: the bytes are in files that were imported in place"
+    );
+    assert_eq!(
+        dir.stdout(&["compact", "s.smap", "--materialize", "-n"]),
+        "would materialize 1 external storage: 16 B\n"
+    );
+    assert_eq!(
         dir.stdout(&["compact", "s.smap", "--materialize"]),
         "materialized 1 external storage: 16 B\n"
     );

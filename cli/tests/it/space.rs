@@ -36,6 +36,35 @@ fn compact_reports_the_freed_bytes_and_keeps_the_elements() {
 }
 
 #[test]
+fn compact_dry_run_says_what_compact_does_and_changes_nothing() {
+    let dir = with_column();
+    dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
+    let files = || {
+        let files =
+            ["", "meta", "generations", "storages"].map(|part| fs::read_dir(dir.path("s.smap").join(part)));
+        let described = |entry: Result<fs::DirEntry, std::io::Error>| {
+            let entry = entry.unwrap();
+            (entry.path(), entry.metadata().unwrap().len(), entry.metadata().unwrap().modified().unwrap())
+        };
+        let mut files: Vec<_> = files.into_iter().flat_map(|dir| dir.unwrap()).map(described).collect();
+        files.sort();
+        files
+    };
+    let before = files();
+    assert_eq!(
+        dir.stdout(&["compact", "-n", "s.smap"]),
+        "would delete 1 file, 1000 bytes\nwould compact 1 storage: 390.62 KiB, then 3.91 KiB\n"
+    );
+    let planned = dir.json(&["compact", "s.smap", "-n"]);
+    assert_eq!(files(), before);
+    let mut done = dir.json(&["compact", "s.smap"]);
+    assert_eq!(done["is_dry_run"], json!(false));
+    done["is_dry_run"] = json!(true);
+    assert_eq!(planned, done);
+    assert_eq!(dir.stdout(&["compact", "-n", "s.smap"]), "nothing to compact\n");
+}
+
+#[test]
 fn compact_skips_and_reports_damaged_storages_and_exits_with_1() {
     let dir = with_column();
     dir.flip("s.smap/storages/0000000000000001.bin", 5000);
@@ -51,7 +80,7 @@ fn compact_json_has_what_was_freed_and_what_was_skipped() {
     dir.write("s.smap/storages/00000000000000ff.bin", &[0; 1000]);
     let record = dir.json(&["compact", "s.smap"]);
     let expected = json!({
-        "v": 1, "materialized_storage_count": 0, "materialized_bytes": 0, "compacted_storage_count": 1,
+        "v": 1, "is_dry_run": false, "materialized_storage_count": 0, "materialized_bytes": 0, "compacted_storage_count": 1,
         "new_storage_count": 1, "before_bytes": 400_000, "after_bytes": 4000, "deleted_file_count": 1,
         "deleted_bytes": 1000, "held_bytes": 0, "held_by": [], "skipped": [],
     });

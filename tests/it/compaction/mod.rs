@@ -6,6 +6,7 @@ mod full_disk;
 mod joining;
 pub(crate) mod killed;
 mod leftovers;
+mod planned;
 pub(crate) mod usage;
 
 use std::collections::BTreeMap;

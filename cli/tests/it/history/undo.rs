@@ -12,7 +12,7 @@ fn removed_or_replaced_tensors_are_said_to_be_kept_by_a_tag_or_lost() {
     // A view can be made again, and the tag keeps it.
     assert_eq!(
         dir.stdout(&["rm", "s.smap", "points_t", "-n"]),
-        "would remove points_t\nwould free nothing\nv1 keeps it; to get it back: stridemap restore s.smap v1 points_t\n"
+        "would remove points_t\nwould free nothing: other tensors use the bytes, such as points\nv1 keeps it; to get it back: stridemap restore s.smap v1 points_t\n"
     );
     assert_eq!(
         dir.messages(&["mv", "s.smap", "points_t", "points", "--force"]),
