@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use stridemap_format::{CHUNK_BYTES, DType};
@@ -75,7 +76,9 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
     let limit_bytes = fair_bytes.clamp(MIN_PIECE_BYTES, BUFFERS_BYTES / (thread_count + 1));
     let limit = if is_large { limit_bytes / tensor.dtype().itemsize() } else { tensor.numel() };
     let spare = Mutex::<Vec<Vec<u8>>>::default();
-    let take_spare = || spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+    let lock_spare = || spare.lock().unwrap_or_else(PoisonError::into_inner);
+    // Once memory is short, only the calling thread gathers.
+    let is_short = AtomicBool::new(false);
     parallel::in_order(
         thread_count,
         |push| {
@@ -86,18 +89,28 @@ fn gather_in_order(tensor: &Tensor, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -
             })
         },
         |piece| {
-            let mut buffer = take_spare();
-            let gathered = gather_into(&piece, &mut buffer);
-            (piece, gathered.map(|()| buffer))
+            if is_short.load(Ordering::Relaxed) {
+                return (piece, Ok(None));
+            }
+            let mut buffer = lock_spare().pop().unwrap_or_default();
+            match gather_into(&piece, &mut buffer) {
+                Err(e) if e.kind() == ErrorKind::OutOfMemory => {
+                    is_short.store(true, Ordering::Relaxed);
+                    (piece, Ok(None))
+                }
+                gathered => (piece, gathered.map(|()| Some(buffer))),
+            }
         },
-        |(piece, gathered)| match gathered {
-            Ok(buffer) => {
+        |(piece, gathered)| match gathered? {
+            Some(buffer) => {
                 sink(&buffer)?;
-                spare.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+                lock_spare().push(buffer);
                 Ok(())
             }
-            Err(e) if e.kind() == ErrorKind::OutOfMemory => gather_in_small_pieces(&piece, sink),
-            Err(e) => Err(e),
+            None => {
+                *lock_spare() = Vec::new();
+                gather_in_small_pieces(&piece, sink)
+            }
         },
     )
 }
