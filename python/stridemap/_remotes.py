@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -83,6 +84,32 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path) is not None
 
 
+def tag_in(url: str) -> tuple[str, str | int] | None:
+    """Return the URL and the tag or number of `URL@TAG`, which a command would take. Without a tag, return `None`.
+
+    >>> tag_in("s3://bucket/x.smap@v1"), tag_in("s3://bucket/x.smap@3"), tag_in("s3://me@host/x.smap")
+    (('s3://bucket/x.smap', 'v1'), ('s3://bucket/x.smap', 3), None)
+    """
+    place, _, tag = url.rpartition("@")
+    if not place or not tag or "/" in tag:
+        return None
+    return place, int(tag) if tag.isdecimal() else tag
+
+
+@contextmanager
+def _of_newest(url: str) -> Iterator[None]:
+    """Say of `URL@TAG`, where no store is, that only the newest generation can be pulled."""
+    try:
+        yield
+    except _errors.StoreNotFoundError as error:
+        found = tag_in(url)
+        if found is None:
+            raise
+        place, tag = found
+        hint = f"a pull is of the newest generation, so pull {place}, or open that with at={tag!r}"
+        raise _errors.make(error.kind, f"{error}; {hint}") from None
+
+
 def push(
     handle: StoreHandle, url: str, jobs: int, timeout: float, progress: Progress | bool | None, dry_run: bool
 ) -> Pushed:
@@ -130,14 +157,14 @@ def pull(
     """
     url, path = _url(url), _local(path)
     if names is None:
-        with reporter("pull", progress) as report:
+        with _of_newest(url), reporter("pull", progress) as report:
             return Pulled(*_stridemap.pull(url, path, (jobs, timeout), report, durable, dry_run))
     if dry_run:
         raise _errors.make("InvalidArgument", "pull: dry_run is not possible with names; open the URL to see sizes")
     wanted = [names] if isinstance(names, str) else list(names)
     if not all(isinstance(name, str) for name in wanted):
         raise TypeError(f"pull: names are texts, not {names!r}")
-    with reporter("pull", progress) as report:
+    with _of_newest(url), reporter("pull", progress) as report:
         return Pulled(*_stridemap.pull_names(url, path, wanted, (jobs, timeout), report))
 
 

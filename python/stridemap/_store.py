@@ -157,11 +157,11 @@ def _open_url(url: str, mode: str, at: At | None, timeout: float, external: str)
     try:
         handle = _stridemap.open_remote(url, wanted, timeout, external)
     except _errors.StoreNotFoundError as error:
-        place, _, tag = url.rpartition("@")
-        if not place or not tag or "/" in tag:
+        found = _remotes.tag_in(url)
+        if found is None:
             raise
-        hint = f"to open {place} at a tag, give at={int(tag) if tag.isdecimal() else tag!r}"
-        raise _errors.make(error.kind, f"{error}; {hint}") from None
+        place, tag = found
+        raise _errors.make(error.kind, f"{error}; to open {place} at a tag, give at={tag!r}") from None
     return Store(handle, {"mapped": False, "writable": False, "external": external, "remote": True, "verify": False}, at is not None)
 
 

@@ -170,12 +170,18 @@ def test_slice_of_a_damaged_object_is_an_error(store: stridemap.Store, file_url:
                 opened["long"][199_990:200_010].numpy()
 
 
-def test_tag_after_the_url_is_answered_with_how_to_give_it(store: stridemap.Store, file_url: str) -> None:
+def test_tag_after_the_url_is_answered_with_how_to_give_it(
+    store: stridemap.Store, file_url: str, tmp_path: Path
+) -> None:
     store.tag("v1")
     store.push(file_url)
     with pytest.raises(stridemap.StoreNotFoundError, match=r"give at='v1'$"):
         stridemap.open(f"{file_url}@v1")
     assert list(stridemap.open(file_url, at="v1")) == list(store)
+    for names in [None, ["x"]]:
+        with pytest.raises(stridemap.StoreNotFoundError, match=rf"so pull {file_url}, or open that with at='v1'$"):
+            stridemap.pull(f"{file_url}@v1", tmp_path / "no.smap", names)
+    assert not (tmp_path / "no.smap").exists()
 
 
 def test_remote_cannot_be_changed(store: stridemap.Store, file_url: str) -> None:
