@@ -199,7 +199,7 @@ impl Remote {
     }
 
     fn published_once(&self) -> Result<Option<Published>> {
-        let Some(head) = self.client.get("HEAD", MAX_HEAD_BYTES)? else { return Ok(None) };
+        let Some(head) = self.object("HEAD", MAX_HEAD_BYTES, Rule::HeadDigest)? else { return Ok(None) };
         self.published_by(head).map(Some)
     }
 
@@ -232,13 +232,26 @@ impl Remote {
         digest: &ObjectName,
     ) -> Result<Option<(RemoteManifest, SystemTime)>> {
         let name = manifest_path(generation, digest);
-        let Some(object) = self.client.get(&name, MAX_REMOTE_MANIFEST_BYTES)? else { return Ok(None) };
+        let Some(object) = self.object(&name, MAX_REMOTE_MANIFEST_BYTES, Rule::RemoteFrame)? else {
+            return Ok(None);
+        };
         if blake3::hash(&object.bytes).as_bytes() != digest {
             return Err(wrong_bytes(self.location(), &name));
         }
         let decoded = RemoteManifest::decode(&object.bytes, uuid);
         let manifest = decoded.map_err(|e| broken(self.location(), &name, e))?;
         Ok(Some((manifest, object.modified)))
+    }
+
+    /// Reads an object as a whole. `None` if it does not exist. One that is longer breaks the rule.
+    fn object(&self, name: &str, limit_bytes: u64, rule: Rule) -> Result<Option<Object>> {
+        self.client.get(name, limit_bytes).map_err(|e| match e.kind() {
+            ErrorKind::LimitExceeded => {
+                let detail = format!("it has more than {limit_bytes} bytes");
+                broken(self.location(), name, FormatError::new(rule, detail))
+            }
+            _ => e,
+        })
     }
 
     /// Reads the remote manifest that an earlier HEAD named. `None` if it was pruned.

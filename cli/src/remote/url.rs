@@ -87,9 +87,10 @@ pub(super) fn check_order(command: &str, url: &Path, store: &Path) -> Result<()>
 pub(super) fn check_untagged_url(argument: &Path) -> Result<()> {
     let Some((url, tag)) = split_url(argument) else { return Ok(()) };
     let (argument, url) = (shown(argument), shown(url));
-    let why = format!("this command is about the newest generation, and {tag:?} names a tag");
+    let named = if tag.parse::<u64>().is_ok() { "an earlier one" } else { "a tag" };
+    let why = format!("this command is about the newest generation, and {tag:?} names {named}");
     let export = command_line("export", &[&argument, "COPY.smap"]);
-    Err(Error::Refused(format!("{argument}: {why}; name {url}, or copy the tagged generation: {export}")))
+    Err(Error::Refused(format!("{argument}: {why}; name {url}, or copy that generation: {export}")))
 }
 
 #[cfg(test)]

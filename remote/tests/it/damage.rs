@@ -172,6 +172,25 @@ fn missing_object_is_named() {
 }
 
 #[test]
+fn head_and_manifest_that_are_too_long_are_damage() {
+    let (place, _) = place();
+    for (path, length_bytes) in [(place.path("remote/HEAD"), 2 << 20), (newest_manifest(&place), 65 << 20)] {
+        let whole = fs::read(&path).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(length_bytes).unwrap();
+        let opened = place.remote.store().unwrap_err();
+        let pulled = place.remote.pull(&place.path("pulled.smap"), &ignore).unwrap_err();
+        for error in [opened, pulled] {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let text = error.to_string();
+            assert!(text.contains(name) && text.contains("it has more than"), "{text}");
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    read_all(&place).unwrap();
+}
+
+#[test]
 fn objects_of_two_stores_that_were_swapped_are_noticed() {
     let (first, _) = place();
     let (second, _) = place();

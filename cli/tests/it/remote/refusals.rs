@@ -60,6 +60,8 @@ fn commands_that_write_refuse_a_url_and_say_what_to_do() {
             "{said}"
         );
     }
+    let said = dir.refusal(&["log", &format!("{url}@10")]);
+    assert!(said.contains("\"10\" names an earlier one; name "), "{said}");
 }
 
 #[test]
