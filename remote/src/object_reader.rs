@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::fetch::{self, Checked, MAX_REQUEST_BYTES, Part};
 use crate::files::Source;
 use crate::pieces::{copy_pieces, joined, trimmed};
-use crate::runs::Runs;
+use crate::runs::{Limits, Runs};
 
 /// A segment of a table of at most this length is read as a whole, because other nodes will be needed too.
 const SMALL_TABLE_BYTES: u64 = 128 * 1024;
@@ -63,9 +63,9 @@ struct State {
     ahead_bytes: u64,
 }
 
-/// How many runs of bytes are kept. Tables keep all: their nodes are read again and again.
-const MAX_KEPT_RUNS: usize = 16;
-const MAX_KEPT_TABLE_RUNS: usize = 1024;
+/// What is kept of elements. Tables keep more: their nodes are read again and again.
+const ELEMENTS_LIMITS: Limits = Limits { unannounced: 16, bytes: 64 << 20 };
+const TABLE_LIMITS: Limits = Limits { unannounced: 1024, bytes: u64::MAX };
 
 impl Placed {
     fn end(&self) -> u64 {
@@ -88,8 +88,8 @@ impl ObjectReader {
         let segments: Vec<Placed> = segments.into_iter().map(place).collect();
         let size_bytes = segments.last().map_or(0, Placed::end);
         let is_table = matches!(key.kind, FileKind::Table | FileKind::History);
-        let runs = Runs::new(if is_table { MAX_KEPT_TABLE_RUNS } else { MAX_KEPT_RUNS });
-        let state = Mutex::new(State { runs, last_end: 0, ahead_bytes: 0 });
+        let limits = if is_table { TABLE_LIMITS } else { ELEMENTS_LIMITS };
+        let state = Mutex::new(State { runs: Runs::new(limits), last_end: 0, ahead_bytes: 0 });
         ObjectReader { source, is_table, segments, size_bytes, state }
     }
 

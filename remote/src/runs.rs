@@ -6,17 +6,30 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// How many ranges can be announced and not read yet.
+/// How many ranges can be announced and not read yet. The oldest ones go first.
 const MAX_ANNOUNCED: usize = 1024;
+
+/// How many runs are kept.
+const MAX_RUNS: usize = 1024;
 
 /// Runs of bytes of a file, and announced ranges.
 #[derive(Debug)]
 pub(crate) struct Runs {
     /// The last one was read last.
     kept: VecDeque<Run>,
-    max_kept: usize,
-    /// In the order of their announcements. None overlaps another, or a run that is kept.
+    kept_bytes: u64,
+    limits: Limits,
+    /// In the order of their announcements. None overlaps another.
     announced: VecDeque<Range<u64>>,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How many runs that were not announced.
+    pub(crate) unannounced: usize,
+    /// How many bytes in all.
+    pub(crate) bytes: u64,
 }
 
 /// Bytes from an offset on.
@@ -32,29 +45,57 @@ impl Run {
     fn range(&self) -> Range<u64> {
         self.start..self.start + self.bytes.len() as u64
     }
+
+    /// Returns the part that will be used.
+    fn unused(&self) -> Range<u64> {
+        let Range { start, end } = self.range();
+        self.used_end.unwrap_or(end).clamp(start, end)..end
+    }
 }
 
 impl Runs {
-    pub(crate) fn new(max_kept: usize) -> Self {
-        Runs { kept: VecDeque::new(), max_kept, announced: VecDeque::new() }
+    pub(crate) fn new(limits: Limits) -> Self {
+        Runs { kept: VecDeque::new(), kept_bytes: 0, limits, announced: VecDeque::new() }
     }
 
-    /// Copies bytes from a run that has all of them. Returns false if there is none.
+    /// Copies bytes from the runs that have them. Returns false if some are in none.
     pub(crate) fn copy(&mut self, buf: &mut [u8], wanted: &Range<u64>) -> bool {
-        for run in self.kept.iter_mut().rev() {
-            let from = wanted.start.checked_sub(run.start).and_then(|from| usize::try_from(from).ok());
-            let found = from.and_then(|from| run.bytes.get(from..from.checked_add(buf.len())?));
-            if let Some(found) = found {
-                buf.copy_from_slice(found);
-                run.used_end = run.used_end.map(|end| end.max(wanted.end));
-                return true;
+        let mut at = wanted.start;
+        while at < wanted.end {
+            let Some(run) = self.kept.iter_mut().rev().find(|run| run.range().contains(&at)) else {
+                return false;
+            };
+            let end = run.range().end.min(wanted.end);
+            let from = (at - run.start) as usize..(end - run.start) as usize;
+            let to = (at - wanted.start) as usize..(end - wanted.start) as usize;
+            if let (Some(found), Some(to)) = (run.bytes.get(from), buf.get_mut(to)) {
+                to.copy_from_slice(found);
             }
+            run.used_end = run.used_end.map(|used_end| used_end.max(end));
+            at = end;
         }
-        false
+        true
     }
 
-    /// Keeps a run that was read, instead of the oldest one.
+    /// Returns the part of a range from the first byte that no run has.
+    fn missing(&self, wanted: &Range<u64>) -> Range<u64> {
+        let mut at = wanted.start;
+        while at < wanted.end
+            && let Some(run) = self.kept.iter().rev().find(|run| run.range().contains(&at))
+        {
+            at = run.range().end;
+        }
+        at..wanted.end.max(at)
+    }
+
+    /// Keeps a run that was read and not announced, instead of the oldest one.
     pub(crate) fn keep(&mut self, start: u64, bytes: Bytes) {
+        let is_unannounced = |run: &&Run| run.used_end.is_none();
+        if self.kept.iter().filter(is_unannounced).count() >= self.limits.unannounced
+            && let Some(at) = self.kept.iter().position(|run| run.used_end.is_none())
+        {
+            self.remove(at);
+        }
         self.push(Run { start, bytes, used_end: None });
     }
 
@@ -64,22 +105,31 @@ impl Runs {
     }
 
     fn push(&mut self, run: Run) {
-        if self.kept.len() >= self.max_kept {
-            // One that was used to its end is not needed any more.
-            let is_used = |run: &Run| run.used_end.is_some_and(|end| end >= run.range().end);
-            let at = self.kept.iter().position(is_used).unwrap_or(0);
-            let dropped = self.kept.remove(at);
-            if let Some((run, used_end)) = dropped.and_then(|run| Some((run.range(), run.used_end?))) {
-                self.announce(used_end..run.end);
-            }
+        self.kept_bytes += run.bytes.len() as u64;
+        while !self.kept.is_empty() && (self.kept.len() >= MAX_RUNS || self.kept_bytes > self.limits.bytes) {
+            // One that will not be used goes first.
+            self.remove(self.kept.iter().position(|run| run.unused().is_empty()).unwrap_or(0));
         }
         self.kept.push_back(run);
     }
 
-    /// Adds a range that will be read, without what is announced or kept already.
+    fn remove(&mut self, at: usize) {
+        if let Some(dropped) = self.kept.remove(at) {
+            self.kept_bytes -= dropped.bytes.len() as u64;
+            self.announce(dropped.unused());
+        }
+    }
+
+    /// Adds a range that will be read, without what is announced already. Runs with some of it stay until it was read.
     pub(crate) fn announce(&mut self, mut range: Range<u64>) {
-        let mut known: Vec<Range<u64>> = self.kept.iter().map(Run::range).collect();
-        known.extend(self.announced.iter().cloned());
+        let mut known: Vec<Range<u64>> = self.announced.iter().cloned().collect();
+        for run in &mut self.kept {
+            let part = run.start.max(range.start)..run.range().end.min(range.end);
+            if part.start < part.end {
+                run.used_end = Some(run.unused().start.min(part.start));
+                known.push(part);
+            }
+        }
         known.sort_unstable_by_key(|range| range.start);
         let mut parts = Vec::new();
         for known in known {
@@ -88,22 +138,42 @@ impl Runs {
             }
         }
         parts.push(range);
-        for part in parts.into_iter().filter(|part| part.start < part.end) {
-            if self.announced.len() < MAX_ANNOUNCED {
-                self.announced.push_back(part);
-            }
-        }
+        self.announced.extend(parts.into_iter().filter(|part| part.start < part.end));
+        let more = self.announced.len().saturating_sub(MAX_ANNOUNCED);
+        self.announced.drain(..more);
     }
 
-    /// Takes the announced ranges from the wanted one on, at most `count` of them. The first one has all wanted bytes.
-    /// Returns none if no wanted byte was announced.
+    /// Takes announced ranges: those that have wanted bytes, and those after them, as far as they are at most `count` and
+    /// can be kept. All wanted bytes that are not kept are in the returned ranges. Returns none if none was announced.
     pub(crate) fn take_announced(&mut self, wanted: &Range<u64>, count: usize) -> Vec<Range<u64>> {
-        let is_wanted = |range: &Range<u64>| range.start < wanted.end && wanted.start < range.end;
+        let missing = self.missing(wanted);
+        let is_wanted = |range: &Range<u64>| range.start < missing.end && missing.start < range.end;
         let Some(first) = self.announced.iter().position(is_wanted) else { return Vec::new() };
-        let end = self.announced.len().min(first.saturating_add(count));
-        let mut taken: Vec<Range<u64>> = self.announced.drain(first..end).collect();
-        if let Some(first) = taken.first_mut() {
-            *first = first.start.min(wanted.start)..first.end.max(wanted.end);
+        let unused_bytes: u64 =
+            self.kept.iter().map(|run| run.unused()).map(|part| part.end - part.start).sum();
+        let room_bytes = self.limits.bytes.saturating_sub(unused_bytes);
+        // If several threads read, each has a share.
+        let room_bytes = room_bytes.clamp(self.limits.bytes / 4, self.limits.bytes / 2);
+        let (mut taken, mut taken_bytes) = (Vec::new(), 0u64);
+        while let Some(next) = self.announced.get(first) {
+            taken_bytes = taken_bytes.saturating_add(next.end - next.start);
+            if !taken.is_empty() && !is_wanted(next) && (taken_bytes > room_bytes || taken.len() >= count) {
+                break;
+            }
+            taken.extend(self.announced.remove(first));
+        }
+        // Wanted bytes that nobody announced.
+        let mut at = missing.start;
+        let mut wanted: Vec<Range<u64>> = taken.iter().filter(|range| is_wanted(range)).cloned().collect();
+        wanted.sort_unstable_by_key(|range| range.start);
+        for range in wanted {
+            if at < range.start {
+                taken.push(at..range.start);
+            }
+            at = range.end;
+        }
+        if at < missing.end {
+            taken.push(at..missing.end);
         }
         taken
     }
@@ -114,8 +184,12 @@ impl Runs {
 mod tests {
     use super::*;
 
-    fn run(range: Range<u8>) -> (u64, Bytes) {
-        (u64::from(range.start), range.collect())
+    fn with_bytes(bytes: u64) -> Runs {
+        Runs::new(Limits { unannounced: 2, bytes })
+    }
+
+    fn keep_announced(runs: &mut Runs, range: Range<u8>) {
+        runs.keep_announced(u64::from(range.start), range.collect());
     }
 
     fn read(runs: &mut Runs, range: Range<u64>) -> Option<Vec<u8>> {
@@ -125,9 +199,8 @@ mod tests {
 
     #[test]
     fn announced_ranges_are_taken_once_however_they_overlap() {
-        let mut runs = Runs::new(4);
-        let (start, bytes) = run(20..30);
-        runs.keep(start, bytes);
+        let mut runs = with_bytes(1000);
+        keep_announced(&mut runs, 20..30);
         for range in [0..10, 5..8, 5..25, 28..40, 8..60, 0..60, 70..70] {
             runs.announce(range);
         }
@@ -139,34 +212,80 @@ mod tests {
     }
 
     #[test]
-    fn wanted_bytes_at_the_edge_of_announced_ranges_are_in_the_first_taken_one() {
-        let mut runs = Runs::new(4);
-        [0..10, 10..20, 20..30].into_iter().for_each(|range| runs.announce(range));
-        assert_eq!(runs.take_announced(&(8..12), 1), [0..12]);
-        assert_eq!(runs.take_announced(&(12..22), 2), [10..22, 20..30]);
-        assert_eq!(runs.take_announced(&(5..35), 2), []);
+    fn wanted_bytes_in_several_ranges_and_runs_are_read_once() {
+        let mut runs = with_bytes(1000);
+        [0..10, 10..20, 30..40, 40..50].into_iter().for_each(|range| runs.announce(range));
+        assert_eq!(runs.take_announced(&(8..12), 1), [0..10, 10..20]);
+        keep_announced(&mut runs, 0..10);
+        keep_announced(&mut runs, 10..20);
+        assert_eq!(read(&mut runs, 8..12), Some(vec![8, 9, 10, 11]));
+        // Its beginning is kept, and a part was not announced.
+        assert_eq!(runs.take_announced(&(15..35), 1), [30..40, 20..30]);
+        keep_announced(&mut runs, 20..30);
+        keep_announced(&mut runs, 30..40);
+        assert_eq!(read(&mut runs, 15..35), Some((15..35).collect()));
+        assert_eq!(runs.take_announced(&(45..60), 1), [40..50, 50..60]);
+        assert_eq!(runs.take_announced(&(45..60), 1), []);
+    }
+
+    #[test]
+    fn no_more_is_taken_than_is_kept() {
+        let mut runs = with_bytes(64);
+        (0..20).for_each(|at| runs.announce(at * 8..at * 8 + 8));
+        // A half of what is kept, so that another thread has room.
+        assert_eq!(runs.take_announced(&(1..2), 256), [0..8, 8..16, 16..24, 24..32]);
+        (0..4).for_each(|at| keep_announced(&mut runs, at * 8..at * 8 + 8));
+        assert_eq!(runs.take_announced(&(33..34), 256), [32..40, 40..48, 48..56, 56..64]);
+        (4..8).for_each(|at| keep_announced(&mut runs, at * 8..at * 8 + 8));
+        assert_eq!(runs.take_announced(&(65..66), 256), [64..72, 72..80]);
+        assert_eq!(runs.take_announced(&(81..82), 1), [80..88]);
+        assert_eq!(runs.take_announced(&(85..100), 1), [88..96, 96..104, 85..88]);
     }
 
     #[test]
     fn announced_run_that_was_not_used_is_announced_again_when_it_is_dropped() {
-        let mut runs = Runs::new(2);
-        let (first, second) = (run(0..10), run(10..20));
-        runs.keep_announced(first.0, first.1);
-        runs.keep_announced(second.0, second.1);
+        let mut runs = with_bytes(20);
+        keep_announced(&mut runs, 0..10);
+        keep_announced(&mut runs, 10..20);
         assert_eq!(read(&mut runs, 2..6), Some(vec![2, 3, 4, 5]));
         assert_eq!(read(&mut runs, 10..20), Some((10..20).collect()));
         // The used one goes first.
-        let third = run(30..40);
-        runs.keep_announced(third.0, third.1);
+        keep_announced(&mut runs, 30..40);
         assert_eq!((read(&mut runs, 10..12), read(&mut runs, 0..2)), (None, Some(vec![0, 1])));
-        let fourth = run(50..60);
-        runs.keep(fourth.0, fourth.1);
+        keep_announced(&mut runs, 50..60);
         assert_eq!(runs.announced, [6..10]);
         assert_eq!((read(&mut runs, 6..8), read(&mut runs, 31..32)), (None, Some(vec![31])));
-        // What was not announced is only dropped.
-        let fifth = run(70..80);
-        runs.keep(fifth.0, fifth.1);
-        runs.keep(fifth.0, run(80..90).1);
-        assert_eq!(runs.announced, [6..10, 32..40]);
+    }
+
+    #[test]
+    fn run_that_will_be_read_again_is_kept_until_then() {
+        let mut runs = with_bytes(20);
+        keep_announced(&mut runs, 0..10);
+        assert_eq!(read(&mut runs, 0..10), Some((0..10).collect()));
+        runs.announce(0..10);
+        assert_eq!(runs.announced, []);
+        keep_announced(&mut runs, 10..20);
+        assert_eq!(read(&mut runs, 10..20), Some((10..20).collect()));
+        keep_announced(&mut runs, 20..30);
+        assert_eq!((read(&mut runs, 0..10), read(&mut runs, 10..11)), (Some((0..10).collect()), None));
+    }
+
+    #[test]
+    fn runs_that_were_not_announced_are_few_and_only_dropped() {
+        let mut runs = with_bytes(1000);
+        (0..4u64).for_each(|at| runs.keep(at * 10, Bytes::from_static(&[7; 10])));
+        assert_eq!((read(&mut runs, 10..11), read(&mut runs, 25..35)), (None, Some(vec![7; 10])));
+        assert_eq!(runs.announced, []);
+        assert_eq!(runs.kept_bytes, 20);
+    }
+
+    #[test]
+    fn oldest_announcements_make_room_for_new_ones() {
+        let mut runs = with_bytes(1 << 20);
+        let count = MAX_ANNOUNCED as u64 + 5;
+        (0..count).for_each(|at| runs.announce(at * 8..at * 8 + 4));
+        assert_eq!(runs.announced.len(), MAX_ANNOUNCED);
+        assert_eq!(runs.take_announced(&(0..4), 1), []);
+        assert_eq!(runs.take_announced(&(count * 8 - 8..count * 8 - 6), 1), [count * 8 - 8..count * 8 - 4]);
     }
 }

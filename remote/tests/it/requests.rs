@@ -1,7 +1,7 @@
 //! How many requests an operation makes.
 
-use stridemap::{DType, Tensor, ix};
-use stridemap_remote::{Remote, Requests};
+use stridemap::{DType, Store, Tensor, ix};
+use stridemap_remote::{Remote, RemoteOptions, Requests};
 
 use crate::support::{Place, ignore};
 
@@ -200,47 +200,95 @@ fn digests_of_an_object_are_read_once() {
     assert_eq!(count(remote.requests()) - before, 12 + 1);
 }
 
+/// The operations that read a view of a tensor at a URL.
+#[derive(Clone, Copy, Debug)]
+enum Reading {
+    Copy,
+    CopyAgain,
+    Statistics,
+    Save,
+    FourThreads,
+}
+
+fn read(view: &Tensor, reading: Reading, expected: &[u8]) {
+    match reading {
+        Reading::Copy | Reading::CopyAgain => assert!(view.to_bytes().unwrap() == expected),
+        Reading::Statistics => {
+            let _ = view.statistics(|_| ()).unwrap();
+        }
+        Reading::Save => {
+            let dir = tempfile::tempdir().unwrap();
+            let copy = Store::create(dir.path().join("copy.smap")).unwrap();
+            copy.save("x", view).unwrap();
+            assert!(copy.load("x").unwrap().to_bytes().unwrap() == expected);
+        }
+        Reading::FourThreads => {
+            let parts = view.split(view.size()[0].div_ceil(4), 0).unwrap();
+            let read: Vec<Vec<u8>> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    parts.iter().map(|part| scope.spawn(|| part.to_bytes().unwrap())).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(read.concat() == expected);
+        }
+    }
+}
+
 #[test]
-fn strided_view_needs_about_as_many_requests_and_bytes_as_its_whole_tensor() {
+fn views_with_strides_need_about_as_many_requests_and_bytes_as_their_whole_tensor() {
     let place = Place::in_files();
     let store = place.create("a.smap");
     let rows: Vec<[u32; 1024]> =
         (0..20_000u32).map(|row| std::array::from_fn(|column| row * 1024 + column as u32)).collect();
     store.save("x", &rows).unwrap();
     place.push(&store);
-    let view = |name: &str, tensor: &Tensor| match name {
-        "whole" => tensor.clone(),
-        "strided" => tensor.index(ix![..;7, 3..900;5]).unwrap(),
-        "far rows" => tensor.index(ix![..;50]).unwrap(),
-        _ => tensor.index(ix![..;3, ..;2]).unwrap().flip([0]).unwrap().t().unwrap(),
+    // 80 MB, in requests of 4 MiB, and the digests of segments.
+    let (whole_requests, whole_bytes) = (25, 84 << 20);
+    let is_far = |name: &str| name == "far rows";
+    let view_of = |name: &str, x: &Tensor| match name {
+        "whole" => x.clone(),
+        "columns" => x.index(ix![..;7, 3..900;5]).unwrap(),
+        "rows" => x.index(ix![..;3]).unwrap(),
+        "far rows" => x.index(ix![..;70]).unwrap(),
+        "transposed" => x.t().unwrap(),
+        _ => x.index(ix![..;3, ..;2]).unwrap().flip([0]).unwrap().t().unwrap(),
     };
-    let mut most = None;
-    for name in ["whole", "strided", "far rows", "backwards"] {
-        let remote = Remote::open(place.remote.location()).unwrap();
-        let tensor = view(name, &remote.store().unwrap().load("x").unwrap());
-        let before = remote.requests();
-        let found = tensor.statistics(|_| ()).unwrap();
-        let after = remote.requests();
-        let expected = view(name, &store.load("x").unwrap()).statistics(|_| ()).unwrap();
-        assert_eq!((found.mean(), found.count), (expected.mean(), expected.count), "{name}");
-        let (requests, bytes) = (count(after) - count(before), after.received_bytes - before.received_bytes);
-        println!("statistics of {name}: {requests} requests, {bytes} bytes");
-        let (most_requests, most_bytes) = *most.get_or_insert((requests * 2, bytes + bytes / 4));
-        assert!(requests <= most_requests && bytes <= most_bytes, "{name}: {requests}, {bytes} bytes");
-        // Two readers of one file.
-        let parts = tensor.split(tensor.size()[0] / 2, 0).unwrap();
-        let remote = Remote::open(place.remote.location()).unwrap();
-        let tensor = view(name, &remote.store().unwrap().load("x").unwrap());
-        let halves = tensor.split(tensor.size()[0] / 2, 0).unwrap();
-        std::thread::scope(|scope| {
-            for (half, part) in halves.iter().zip(&parts) {
-                scope.spawn(move || {
-                    assert_eq!(half.to_bytes().unwrap(), part.to_bytes().unwrap(), "{name}");
-                });
+    for jobs in [8, 256] {
+        for name in ["whole", "columns", "rows", "far rows", "transposed", "backwards"] {
+            let expected = view_of(name, &store.load("x").unwrap()).to_bytes().unwrap();
+            let open = || {
+                let remote = RemoteOptions::new().jobs(jobs).open(place.remote.location()).unwrap();
+                let view = view_of(name, &remote.store().unwrap().load("x").unwrap());
+                (remote, view)
+            };
+            let (mut remote, mut view) = open();
+            for reading in
+                [Reading::Copy, Reading::CopyAgain, Reading::Statistics, Reading::Save, Reading::FourThreads]
+            {
+                if !matches!(reading, Reading::CopyAgain) {
+                    (remote, view) = open();
+                }
+                let before = remote.requests();
+                read(&view, reading, &expected);
+                let after = remote.requests();
+                let found = (count(after) - count(before), after.received_bytes - before.received_bytes);
+                println!("{jobs} jobs, {name}, {reading:?}: {} requests, {} bytes", found.0, found.1);
+                // Threads that read all rows at different times share what is kept, as far as there is room.
+                let (request_rounds, byte_rounds) = match reading {
+                    Reading::Save | Reading::FourThreads => (12, 5),
+                    Reading::Statistics => (2, 2),
+                    _ => (1, 1),
+                };
+                let most = match is_far(name) {
+                    // A block for each.
+                    true => (expected.len() as u64 / 4096 + whole_requests, 40 << 20),
+                    false => (request_rounds * whole_requests, byte_rounds * whole_bytes),
+                };
+                assert!(
+                    found.0 <= most.0 && found.1 <= most.1,
+                    "{jobs} jobs, {name}, {reading:?}: {found:?}"
+                );
             }
-        });
-        let found = count(remote.requests());
-        println!("halves of {name} on two threads: {found} requests");
-        assert!(found <= 2 * most_requests, "{name}: {found}");
+        }
     }
 }
