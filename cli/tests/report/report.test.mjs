@@ -49,6 +49,8 @@ async function on(file, options, body) {
   await page.goto(`file://${join(dir, file)}`);
   await page.waitForSelector("html[data-ready=true]");
   await body(page);
+  // What scripts print for a field that does not exist.
+  assert.doesNotMatch(await page.innerText("body"), /undefined|NaN [A-Za-z]?B\b|\[object/);
   await page.close();
   assert.deepEqual(seen, []);
 }

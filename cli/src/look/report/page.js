@@ -59,7 +59,7 @@ function drawHead() {
   }
   for (const dtype of data.dtypes) {
     byId("dtypes").append(el("span", {}, el("b", { text: dtype.name }),
-      ` ${plural(dtype.tensor_count, "tensor")}, ${bytes(dtype.size_bytes)}`));
+      ` ${plural(dtype.tensor_count, "tensor")}, ${bytes(dtype.nbytes)}`));
   }
   for (const { text, note } of data.warnings) {
     const item = el("li", { text });
