@@ -46,17 +46,11 @@ pub(crate) fn compact(
 
 /// Returns what [`compact`] would do, as far as other processes leave the store as it is.
 pub(crate) fn plan(store: &OpenStore, least: RewriteGain) -> Result<Compacted> {
+    store.check_poison()?;
     let mut planned = Compacted { collected: collectable(&usage(store)?), ..Compacted::default() };
     let rewriting = Rewriting { store, wanted: Wanted::Sealed(least), held: None, progress: &mut |_| () };
     let Found { candidates, .. } = candidates(&rewriting, least, &mut planned)?;
-    let mut joined_count = 0u64;
-    for candidate in &candidates {
-        planned.storage_count += 1;
-        joined_count += u64::from(candidate.packed_by.is_some());
-        planned.before_bytes = planned.before_bytes.saturating_add(candidate.length_bytes);
-        planned.after_bytes = planned.after_bytes.saturating_add(candidate.new_bytes);
-    }
-    planned.new_storage_count = planned.storage_count - joined_count + joined_count.min(1);
+    planned.count(&candidates);
     planned.skipped.sort_by_key(|skipped| skipped.storage_id);
     Ok(planned)
 }

@@ -90,7 +90,7 @@ pub(crate) use compact::{compact, plan as plan_compact};
 pub use copy::Copied;
 pub(crate) use copy::Original;
 pub use inventory::{SpaceReason, SpareFile};
-pub(crate) use materialize::materialize;
+pub(crate) use materialize::{materialize, plan as plan_materialize};
 pub(crate) use receive::Receiving;
 pub use rewrite::{Compacted, SkipReason, Skipped};
 pub(crate) use salvage::salvage;

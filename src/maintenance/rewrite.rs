@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stridemap_format::{Header, TensorRecord};
 
-use super::rewrite_candidates::{Candidate, Candidates};
+use super::rewrite_candidates::{COMMIT_BYTES, Candidate, Candidates};
 use super::rewriting::{Rewriting, StagedCopy, is_packable, moved_by};
 use super::storage_tensors::{StorageTensors, storages_with_tensors};
 use crate::error::{Error, ErrorKind, Result};
@@ -41,6 +41,23 @@ pub struct Compacted {
 impl Compacted {
     pub(super) fn skip(&mut self, storage_id: u64, reclaimable_bytes: u64, reason: SkipReason) {
         self.skipped.push(Skipped { storage_id, reclaimable_bytes, reason });
+    }
+
+    /// Counts storages as rewritten that are only planned to be.
+    pub(super) fn count(&mut self, candidates: &[Candidate]) {
+        let (mut joined_count, mut joined_bytes) = (0u64, 0u64);
+        for candidate in candidates {
+            self.storage_count += 1;
+            if candidate.packed_by.is_some() {
+                joined_count += 1;
+                joined_bytes = joined_bytes.saturating_add(candidate.new_bytes);
+            }
+            self.before_bytes = self.before_bytes.saturating_add(candidate.length_bytes);
+            self.after_bytes = self.after_bytes.saturating_add(candidate.new_bytes);
+        }
+        // A commit joins so much.
+        let joined = joined_bytes.div_ceil(COMMIT_BYTES).max(1).min(joined_count);
+        self.new_storage_count = self.storage_count - joined_count + joined;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::generation::Generation;
 
 /// The limits of one commit: how many bytes it copies and how many headers it changes, unless one storage exceeds
 /// them. A commit frees the old files, so a rewrite needs only this much free space at a time.
-const COMMIT_BYTES: u64 = 64 << 20;
+pub(super) const COMMIT_BYTES: u64 = 64 << 20;
 const COMMIT_TENSORS: u64 = 1 << 20;
 
 /// How many files one commit keeps open. Until the commit, a storage that is copied to one of its own has three: the old

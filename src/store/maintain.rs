@@ -116,9 +116,11 @@ impl Store {
         store.record_failure(maintenance::compact(store, least_gain(all), &mut progress))
     }
 
-    /// Returns what [`compact`](Self::compact) would do now, without doing it. A joined storage may become up to 63 bytes longer
-    /// for each storage that is in it. A damaged storage is not found if only a rewrite would read the damage, and neither is
-    /// a process that appends.
+    /// Returns what [`compact`](Self::compact) would do now, without doing it. It is an estimate: a joined storage may become
+    /// up to 63 bytes longer for each storage that is in it, and there may be one more for each 64 MiB. A damaged storage is
+    /// not found if only a rewrite would read the damage, and neither is a process that appends. Files that only the
+    /// generation of this handle needs, after another process has committed, are not counted as deleted: refresh the handle
+    /// first.
     ///
     /// ```
     /// # use stridemap::Store;
@@ -133,15 +135,16 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Io`.
+    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Poisoned`; `Unsupported` for a store that is
+    /// not in a file system; `Io`.
     pub fn plan_compact(&self, all: bool) -> Result<Compacted> {
         let store = &self.loader.store;
         store.check_process()?;
         maintenance::plan_compact(store, least_gain(all))
     }
 
-    /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the store
-    /// no longer needs external files. Tensors keep their names, sizes and elements, and share elements as before;
+    /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the newest
+    /// generation no longer needs external files. Tagged generations still need theirs. Tensors keep their names, sizes and elements, and share elements as before;
     /// their storages change, and their strides and offsets can change, as in [`compact`](Self::compact), which also says how
     /// small storages are joined. `progress`
     /// is called with the bytes written since the last call.
@@ -178,6 +181,34 @@ impl Store {
         let store = &self.loader.store;
         store.check_process()?;
         store.record_failure(maintenance::materialize(store, &mut progress))
+    }
+
+    /// Returns what [`materialize`](Self::materialize) would do now, without doing it. No element is read.
+    ///
+    /// ```
+    /// # use stridemap::import::ExternalFile;
+    /// # use stridemap::{DType, ExternalFiles, Header, StoreOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("x.bin");
+    /// # std::fs::write(&path, [1, 2, 3, 4])?;
+    /// # let store = StoreOptions::new().external(ExternalFiles::Beside).create(dir.path().join("x.smap"))?;
+    /// # let header = Header::contiguous(DType::U8, &[4])?;
+    /// store.write(|txn| {
+    ///     let key = txn.adopt(&ExternalFile::open(&path)?, 0..4)?;
+    ///     txn.save_header("x", &header, key)
+    /// })?;
+    /// let planned = store.plan_materialize()?;
+    /// assert_eq!((planned.storage_count, planned.after_bytes), (1, 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotAllowed` if this handle may not open one of the files; `ExternalChanged` if a file changed since it was adopted;
+    /// `Corrupt` if metadata breaks a rule; `Busy` as in [`open`](Self::open); `Poisoned`; `Io`.
+    pub fn plan_materialize(&self) -> Result<Compacted> {
+        let store = &self.loader.store;
+        store.check_process()?;
+        maintenance::plan_materialize(store)
     }
 }
 
