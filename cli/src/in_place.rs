@@ -5,17 +5,33 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use stridemap::{ErrorKind, Snapshot, StorageKind, Store};
+use stridemap::{ErrorKind, Snapshot, StorageInfo, StorageKind, Store};
 use stridemap_interop::ForeignFile;
 
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::names::{command_line, quoted};
 use crate::output_file::parent_dir;
-use crate::ui::counted;
+use crate::ui::{counted, message};
 
 /// The maximum number of entries of a directory among which stores are looked for.
 const MAX_ENTRIES: usize = 10_000;
+
+/// Says of a copy of tensors that it needs files outside the store, as the original does.
+pub(crate) fn note_files_of_copy(path: &Path) {
+    let Ok(store) = Store::open(path) else { return };
+    let is_external = |storage: &StorageInfo| storage.kind == StorageKind::External;
+    let snapshot = store.snapshot();
+    let mut external = snapshot.storages().filter_map(|storage| storage.ok()).filter(is_external);
+    let Some(first) = external.next() else { return };
+    let compact = command_line("compact --materialize", &[&path.to_string_lossy()]);
+    message(&format!(
+        "note: elements in files that were imported in place are not copied: {} needs {}{}; {compact} copies them",
+        path.display(),
+        first.file.display(),
+        if external.any(|other| other.file != first.file) { " and others" } else { "" }
+    ));
+}
 
 /// The files that a command is about to write.
 pub(crate) struct Outputs<'a> {

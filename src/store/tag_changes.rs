@@ -1,13 +1,16 @@
 //! Tags and restores in a transaction.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
+use stridemap_format::{RecordKind, StorageRecord};
+
 use super::at::find_same;
 use super::snapshot::Snapshot;
 use super::transaction::Transaction;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::generation::{Change, Generation, Tagged};
 
 impl Transaction<'_> {
@@ -148,10 +151,37 @@ impl Transaction<'_> {
     ///
     /// # Errors
     /// `NameNotFound` if no name of the snapshot begins with a prefix that is not empty; `InvalidArgument` for a snapshot
-    /// of a different store; `Corrupt`; `Io`.
+    /// of a different store; `ExternalChanged` if the file of an external tensor that is to be restored is missing or was
+    /// changed, unless the handle may not open it; `Corrupt`; `Io`.
     pub fn restore(&mut self, snapshot: &Snapshot, prefix: &str) -> Result<()> {
         let from = self.own_generation("restore", snapshot)?;
+        self.check_external(&from, prefix)?;
         self.apply(Change::Restore { from, prefix: prefix.to_owned() })
+    }
+
+    /// Checks the external files of the tensors that a restore would change.
+    fn check_external(&self, from: &Generation, prefix: &str) -> Result<()> {
+        let mut files = BTreeMap::new();
+        for entry in from.storages()? {
+            if let (id, StorageRecord { kind: RecordKind::External(file), .. }) = entry? {
+                files.insert(id, file);
+            }
+        }
+        if files.is_empty() {
+            return Ok(());
+        }
+        for entry in from.tensors(prefix)? {
+            let (name, record) = entry?;
+            if self.draft.tensor(&name)?.as_ref() == Some(&record) {
+                continue;
+            }
+            let Some(file) = files.remove(&record.storage_id) else { continue };
+            match self.loader.store.externals.open(&file) {
+                Err(e) if e.kind() == ErrorKind::NotAllowed => {}
+                opened => drop(opened.context(format!("restore {name:?}"))?),
+            }
+        }
+        Ok(())
     }
 
     /// Returns the generation of a snapshot, pinned in the store of this transaction.

@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use indicatif::HumanBytes;
 use serde_json::{Value, json};
 use stridemap::maintenance::{Compacted, DiskUsage, SkipReason, Skipped, SpaceReason};
-use stridemap::{Snapshot, StorageKind, Store};
+use stridemap::{Result as LibraryResult, Snapshot, StorageInfo, StorageKind, Store};
 
 use crate::args::{DryRun, External};
 use crate::error::Result;
 use crate::held::{held, report_held_bytes};
 use crate::input::{check_writable, open_store, stored_bytes};
+use crate::names::{command_line, shell_word};
 use crate::ui::{advance, counted, examples, message, storage_id, warn, write_json};
+use crate::undo::newest_tag_with;
 
 /// Rewrite storages to free bytes that no tensor refers to
 ///
@@ -24,8 +26,9 @@ use crate::ui::{advance, counted, examples, message, storage_id, warn, write_jso
 /// after the readers have finished. A storage that a tag keeps, or that another process is changing, is skipped. A
 /// damaged storage is skipped too, and the exit code is then 1.
 ///
-/// With --materialize, elements in files that were imported in place are first copied into the store, which then no
-/// longer needs the files. If another process changes a tensor meanwhile, its file is skipped, and the exit code is 1.
+/// With --materialize, elements in files that were imported in place are first copied into the store, whose newest
+/// generation then no longer needs the files. Tagged generations still do. With -n, what is printed of the storages to
+/// rewrite is without these copies. If another process changes a tensor meanwhile, its file is skipped, and the exit code is 1.
 #[derive(clap::Args)]
 #[command(after_help = examples(&["compact model.smap"]))]
 pub(crate) struct CompactArgs {
@@ -56,7 +59,7 @@ struct Done {
 
 impl Done {
     fn plan(args: &CompactArgs, store: &Store) -> Result<Self> {
-        let materialized = args.materialize.then(|| planned_materialization(&store.latest()?)).transpose()?;
+        let materialized = args.materialize.then(|| store.plan_materialize()).transpose()?;
         Ok(Done { materialized, compacted: store.plan_compact(args.all)?, after: store.disk_usage()? })
     }
 
@@ -136,7 +139,10 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     done.print(args, out)?;
     let Done { compacted, after, .. } = &done;
     report_held_bytes(after);
-    if !args.all {
+    if args.materialize {
+        note_tagged_files(args, &store);
+    }
+    if !args.all && !args.dry_run.dry_run {
         report_kept_bytes(after, compacted);
     }
     for skipped in &compacted.skipped {
@@ -146,15 +152,18 @@ pub(crate) fn run(args: &CompactArgs, out: &mut impl Write) -> Result<bool> {
     Ok(done.is_complete())
 }
 
-/// Returns the external storages that would be copied, and how many bytes they have.
-fn planned_materialization(snapshot: &Snapshot) -> Result<Compacted> {
-    let mut planned = Compacted::default();
-    for storage in snapshot.storages() {
-        planned.storage_count += u64::from(storage?.kind == StorageKind::External);
-    }
-    planned.before_bytes = stored_bytes(snapshot, true)?;
-    planned.after_bytes = planned.before_bytes;
-    Ok(planned)
+/// Says that a tagged generation still needs files outside the store.
+fn note_tagged_files(args: &CompactArgs, store: &Store) {
+    let needs_files = |snapshot: &Snapshot| {
+        let kind = |storage: LibraryResult<StorageInfo>| storage.map(|storage| storage.kind);
+        snapshot.storages().map(kind).any(|kind| matches!(kind, Ok(StorageKind::External)))
+    };
+    let Some(tag) = newest_tag_with(store, needs_files) else { return };
+    let remove = command_line("tag", &["-d", &args.store.to_string_lossy(), &tag]);
+    message(&format!(
+        "note: {} still needs files outside the store: keep them, or remove the tag with {remove}",
+        shell_word(&tag)
+    ));
 }
 
 fn record(args: &CompactArgs, Done { materialized, compacted, after }: &Done) -> Value {

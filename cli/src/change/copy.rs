@@ -17,6 +17,7 @@ use super::target::open_existing;
 use crate::args::{Existing, External};
 use crate::at::split;
 use crate::error::{Error, Result};
+use crate::in_place::note_files_of_copy;
 use crate::input::{check_writable, open_at};
 use crate::names::{command_line, names, one_line, pattern, quoted, shell_word};
 use crate::plan::{described, header, info};
@@ -105,6 +106,7 @@ pub(crate) fn run(args: &CopyArgs, out: &mut impl Write) -> Result<()> {
         "copied {tensors}, {size}, into {}{shared}{tagged}: generation {generation}",
         target.display()
     ));
+    note_files_of_copy(target);
     if let Some(store) = &store {
         replaced.report(store, target);
         replaced.note_left_behind(store);

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
-use stridemap::{ErrorKind, Snapshot, StoreOptions};
+use stridemap::{ErrorKind, Snapshot};
 
-use crate::args::DryRun;
+use crate::args::{DryRun, External};
 use crate::at::snapshot_at;
 use crate::error::{Error, Result};
 use crate::input::open_store;
@@ -22,7 +22,8 @@ use crate::undo::{Before, Replaced};
 /// generation does not have are removed, and attributes are restored, too. With a PREFIX, only names that begin with it
 /// are changed. Tags stay as they are.
 ///
-/// If no tag keeps the elements that this would remove or replace, restore refuses: --tag tags the present state in
+/// If a tensor that would be restored was imported in place, and its file is missing or was changed, restore refuses, also
+/// with --force. If no tag keeps the elements that this would remove or replace, restore refuses: --tag tags the present state in
 /// the same commit, and --force restores anyway.
 ///
 /// With -n, each line shows a tensor that would be added (+), changed (~) or removed (-), or an attribute (@).
@@ -44,10 +45,12 @@ pub(crate) struct RestoreArgs {
     force: bool,
     #[command(flatten)]
     dry_run: DryRun,
+    #[command(flatten)]
+    external: External,
 }
 
 pub(crate) fn run(args: &RestoreArgs, out: &mut impl Write) -> Result<()> {
-    let store = open_store(&StoreOptions::new(), &args.store)?;
+    let store = open_store(&args.external.options(), &args.store)?;
     let from = snapshot_at(&store, &args.at)?;
     let prefix = name(&args.prefix, &from)?;
     let (mut txn, now) = begin(&store, args.dry_run.dry_run)?;

@@ -33,8 +33,8 @@ pub(crate) struct Freed {
 
 /// Why a removal leaves all bytes of a storage.
 enum Kept {
-    /// Tensors that stay use them: one of them, if one was found.
-    Shared(Option<String>),
+    /// Tensors that stay use some of them, such as this one.
+    Shared(String),
     /// They are in a file that is changed in place, with those of other tensors.
     InPlace,
     /// They are in a file that was imported in place.
@@ -44,8 +44,7 @@ enum Kept {
 impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kept::Shared(None) => f.write_str("other tensors use the bytes"),
-            Kept::Shared(Some(other)) => write!(f, "other tensors use the bytes, such as {}", quoted(other)),
+            Kept::Shared(other) => write!(f, "other tensors use the bytes, such as {}", quoted(other)),
             Kept::InPlace => {
                 f.write_str("the bytes are in files that are changed in place, with those of other tensors")
             }
@@ -134,12 +133,11 @@ impl Freed {
                 let keeper = keeper.name.clone();
                 freed.shared.push(Shared { id: storage.id, kept_bytes, keeper, needs_all });
             } else {
-                let reason = || match storage.kind {
-                    StorageKind::External => Kept::External,
-                    _ if kept_bytes > 0 => Kept::InPlace,
-                    _ => Kept::Shared(sharer(&all, &rest)),
-                };
-                freed.kept = Some(freed.kept.unwrap_or_else(reason));
+                freed.kept = freed.kept.or_else(|| match storage.kind {
+                    StorageKind::External => Some(Kept::External),
+                    _ if kept_bytes > 0 => Some(Kept::InPlace),
+                    _ => sharer(removed, &all, &rest).map(Kept::Shared),
+                });
             }
         }
         Ok(freed)
@@ -202,12 +200,11 @@ impl Freed {
     }
 }
 
-/// Returns a tensor of the `rest` that shares bytes with one of the others, unless that takes too long to find out.
-fn sharer(all: &[TensorInfo], rest: &[TensorInfo]) -> Option<String> {
+/// Returns a tensor of the `rest` that shares bytes with a removed one, if that does not take long to find out. Without one,
+/// the removed tensors are empty, or their bytes are too few for a shorter storage.
+fn sharer(removed: &BTreeSet<String>, all: &[TensorInfo], rest: &[TensorInfo]) -> Option<String> {
     let mut steps_left = MAX_STEPS;
-    let stays: BTreeSet<&str> = rest.iter().map(|info| info.name.as_str()).collect();
-    // Bytes that stay have a user, so the first tensor with elements has a sharer.
-    let removed = all.iter().filter(|info| info.header.numel() > 0 && !stays.contains(info.name.as_str()));
+    let removed = all.iter().filter(|info| info.header.numel() > 0 && removed.contains(&info.name));
     removed.take(4).find_map(|removed| {
         let shares = |other: &&TensorInfo| removed.overlaps_within(other, &mut steps_left) == Some(true);
         rest.iter().find(shares).map(|other| other.name.clone())

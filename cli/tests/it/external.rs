@@ -291,3 +291,61 @@ fn file_that_cannot_be_used_in_place_creates_no_store() {
     assert!(!dir.path("new.smap").exists());
     dir.messages(&["import", "packed.npz", "new.smap"]);
 }
+
+#[test]
+fn tagged_generation_still_needs_the_file_after_a_materialization() {
+    let dir = with_adopted();
+    dir.messages(&["tag", "s.smap", "v1"]);
+    let run = dir.run(&["compact", "s.smap", "--materialize"]);
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (Some(0), "materialized 1 external storage: 16 B\n"),
+        "{run:?}"
+    );
+    assert!(run.stderr.contains("note: v1 still needs files outside the store: keep them"), "{run:?}");
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+    let elements = dir.stdout(&["show", "s.smap", "a.x"]);
+
+    fs::rename(dir.path("x.safetensors"), dir.path("aside")).unwrap();
+    let run = dir.run(&["verify", "s.smap"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.contains("x.safetensors") && run.stdout.contains("the file is missing"), "{run:?}");
+    assert!(run.stdout.ends_with("affects no tensor; tags that lose something: v1\n"), "{run:?}");
+    for args in [&["restore", "s.smap", "v1", "--force"][..], &["restore", "s.smap", "v1", "-n"]] {
+        let line = dir.refusal(args);
+        assert!(line.contains("restore \"a.x\"") && line.contains("the file is missing"), "{line}");
+    }
+    assert_eq!(dir.stdout(&["show", "s.smap", "a.x"]), elements);
+
+    fs::rename(dir.path("aside"), dir.path("x.safetensors")).unwrap();
+    assert_eq!(dir.stdout(&["verify", "s.smap"]), "ok\n");
+    let run = dir.run(&["verify", "s.smap", "--external", "none"]);
+    assert!(format!("{run:?}").contains("x.safetensors"), "{run:?}");
+    dir.messages(&["restore", "s.smap", "v1", "--tag", "copied"]);
+    assert_eq!(dir.stdout(&["show", "s.smap", "a.x"]), elements);
+}
+
+#[test]
+fn plan_of_a_materialization_is_refused_as_it_would_be() {
+    let dir = with_adopted();
+    touch(&dir);
+    let planned = dir.refusal(&["compact", "s.smap", "--materialize", "-n"]);
+    assert_eq!(planned, dir.refusal(&["compact", "s.smap", "--materialize"]));
+    let planned = dir.refusal(&["compact", "s.smap", "--materialize", "-n", "--external", "none"]);
+    assert!(planned.contains("external file refused"), "{planned}");
+}
+
+#[test]
+fn copies_of_tensors_in_place_say_which_files_they_need() {
+    let dir = with_adopted();
+    for args in [&["copy", "s.smap", "a.", "new.smap"][..], &["export", "s.smap", "all.smap"]] {
+        let said = dir.messages(args);
+        let copy = args.last().unwrap();
+        let note = format!(
+            "not copied: {copy} needs x.safetensors; stridemap compact --materialize {copy} copies them\n"
+        );
+        assert!(said.ends_with(&note), "{said}");
+    }
+    dir.stdout(&["compact", "s.smap", "--materialize"]);
+    assert!(!dir.messages(&["copy", "s.smap", "a.", "own.smap"]).contains("needs"));
+}

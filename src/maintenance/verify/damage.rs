@@ -39,12 +39,7 @@ pub(super) fn report(
     for (id, damage) in damage {
         indices.insert(*id, add_findings(store, *id, length_bytes(id), damage, findings)?);
     }
-    for Fault { path, detail, ids } in faults {
-        let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail));
-        for id in ids {
-            indices.entry(id).or_default().whole.push(finding);
-        }
-    }
+    add_faults(faults, &mut indices, findings);
     if indices.is_empty() {
         return Ok(indices);
     }
@@ -60,6 +55,20 @@ pub(super) fn report(
         Ok(())
     })?;
     Ok(indices)
+}
+
+/// Adds a finding for each external file, and adds it to those by storage.
+pub(super) fn add_faults(
+    faults: Vec<Fault>,
+    indices: &mut BTreeMap<u64, DamageIndex>,
+    findings: &mut Findings,
+) {
+    for Fault { path, detail, ids } in faults {
+        let finding = findings.push(path, &FormatError::new(Rule::ExternalFile, detail));
+        for id in ids {
+            indices.entry(id).or_default().whole.push(finding);
+        }
+    }
 }
 
 impl DamageIndex {

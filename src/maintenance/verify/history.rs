@@ -11,13 +11,14 @@ use stridemap_format::{
 };
 
 use super::check_metadata;
-use super::damage::{DamageIndex, add_findings};
+use super::damage::{DamageIndex, add_faults, add_findings};
 use super::finding::{Finding, Findings};
 use super::storages::{Files, check_all, check_chunks};
 use super::survey::Survey;
 use crate::error::{Error, ErrorKind, Result};
 use crate::generation::{GarbageEntry, Generation, OpenStore, is_kept, pin_kept};
 use crate::layout::MAX_STEPS_TOGETHER;
+use crate::maintenance::external_check::check_external;
 use crate::maintenance::needs::Needs;
 use crate::storage::Unreadable;
 
@@ -29,21 +30,22 @@ pub(super) struct Checked<'a> {
     pub(super) damage: BTreeMap<u64, DamageIndex>,
 }
 
-/// Verifies what the tags of the newest generation keep. Findings there name the tags that lose something.
+/// Verifies what the tags of the newest generation keep. Findings there name the tags that lose something. Returns the
+/// external files that only they need and that the handle may not open.
 pub(super) fn check_history(
     store: &OpenStore,
     checked: &Checked<'_>,
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<Vec<PathBuf>> {
     let newest = match store.newest_of_all() {
         // The generation of the handle may be whole. What the newest has is a finding already.
-        Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(()),
+        Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(Vec::new()),
         newest => newest?,
     };
-    let Some(tags) = check_tags(store, &newest, findings)? else { return Ok(()) };
+    let Some(tags) = check_tags(store, &newest, findings)? else { return Ok(Vec::new()) };
     let before = findings.list.len();
-    check_kept_by(store, &newest, (checked, &tags), findings, progress)?;
+    let unchecked_files = check_kept_by(store, &newest, (checked, &tags), findings, progress)?;
     // The files that only a removed tag kept may have been deleted meanwhile.
     let lost = lost_tags(&newest, &*store.newest_of_all()?)?;
     if !lost.is_empty() {
@@ -51,7 +53,7 @@ pub(super) fn check_history(
         let is_gone = |path: &Path| stat(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         findings.drop_tags(before, &lost, is_gone);
     }
-    Ok(())
+    Ok(unchecked_files)
 }
 
 /// Returns the tags that were removed or moved between a generation and a later one.
@@ -129,14 +131,14 @@ fn check_tags(store: &OpenStore, newest: &Generation, findings: &mut Findings) -
     Ok(Some(Tags { path, names, kept }))
 }
 
-/// Verifies what these tags keep.
+/// Verifies what these tags keep. Returns the external files that the handle may not open.
 fn check_kept_by(
     store: &OpenStore,
     newest: &Generation,
     (checked, tags): (&Checked<'_>, &Tags),
     findings: &mut Findings,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<Vec<PathBuf>> {
     let needs = Needs::of(store, newest, Vec::new(), true)?;
     // The storages of tagged generations that have not been verified.
     let mut others: BTreeMap<u64, StorageRecord> = BTreeMap::new();
@@ -156,7 +158,7 @@ fn check_kept_by(
         let is_verified = checked.survey.storages.get(&id).is_some_and(|known| {
             (known.record.length_bytes, &known.record.kind) == (record.length_bytes, &record.kind)
         });
-        if id < next_id && !is_verified && !matches!(record.kind, RecordKind::External(_)) {
+        if id < next_id && !is_verified {
             others.insert(id, record);
         }
     }
@@ -178,6 +180,8 @@ fn check_kept_by(
         let length_bytes = others.get(&id).map_or(0, |record| record.length_bytes);
         damage.insert(id, add_findings(store, id, length_bytes, &found, findings)?);
     }
+    let (faults, unchecked_files) = check_external(store, others.iter().map(|(&id, record)| (id, record)))?;
+    add_faults(faults, &mut damage, findings);
     let known = |id: &u64| checked.survey.storages.get(id).map(|storage| &storage.record);
     let longest = |id: &u64| others.get(id).or_else(|| known(id));
     let mut steps_left = MAX_STEPS_TOGETHER;
@@ -201,7 +205,7 @@ fn check_kept_by(
         )?;
         (before..findings.list.len()).for_each(|finding| findings.affect_tags(finding, names));
     }
-    Ok(())
+    Ok(unchecked_files)
 }
 
 /// A storage of a tagged generation.

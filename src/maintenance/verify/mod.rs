@@ -139,17 +139,19 @@ pub(crate) fn verify(
         read_bytes += bytes;
         progress(bytes);
     })?;
-    let (faults, unchecked_files) = check_external(store, storages())?;
+    let (faults, mut unchecked_files) = check_external(store, storages())?;
     let damage = damage::report(store, &survey, &damage, faults, &mut findings)?;
     // The handle on an earlier generation is asked about that one.
     if !store.is_fixed()
         || store.disk.never_changes() && store.newest_of_all()?.number() == generation.number()
     {
         let checked = history::Checked { generation: generation.number(), survey: &survey, damage };
-        history::check_history(store, &checked, &mut findings, &mut |bytes| {
+        unchecked_files.extend(history::check_history(store, &checked, &mut findings, &mut |bytes| {
             read_bytes += bytes;
             progress(bytes);
-        })?;
+        })?);
+        unchecked_files.sort_unstable();
+        unchecked_files.dedup();
     }
     let orphans = match orphans(store) {
         // Nothing tells which files there are beside those that are needed.

@@ -222,6 +222,7 @@ fn prefetching_many_tensors_reads_each_byte_once_in_the_order_of_the_files_and_w
         let prefetch = || Tensor::prefetch_all([&view], |_| ()).unwrap();
         // Few attempts: only if memory is short does the kernel drop pages meanwhile.
         let waits = (0..5).any(|_| {
+            drop_pages(&file);
             prefetch();
             are_loaded(&file, &bytes)
         });

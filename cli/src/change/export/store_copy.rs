@@ -10,6 +10,7 @@ use stridemap::{Snapshot, Store};
 
 use super::Export;
 use crate::error::{Error, Result};
+use crate::in_place::note_files_of_copy;
 use crate::input::stored_bytes;
 use crate::names::one_line;
 use crate::remote::shown;
@@ -72,6 +73,7 @@ pub(super) fn copy(
     let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
     let tensors = counted(copied.tensor_count, "tensor");
     message(&format!("exported {tensors}{tags}, {size}, to {}{shared}", args.out.display()));
+    note_files_of_copy(args.out);
     if args.options.json { write_json(out, record()?) } else { Ok(()) }
 }
 
