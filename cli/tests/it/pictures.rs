@@ -11,7 +11,7 @@ use crate::image::Decoded;
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/pictures");
 
 /// The maximum size of a kept file.
-const MAX_BYTES: u64 = 40_000;
+const MAX_BYTES: u64 = 64_000;
 
 /// The maximum difference of a color from that of the kept image. Another machine may round the edges of characters
 /// differently.

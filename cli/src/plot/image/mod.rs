@@ -2,6 +2,7 @@
 
 mod heat_map;
 mod histogram;
+mod letters;
 mod lines;
 mod png;
 
@@ -14,6 +15,7 @@ use plotters::style::register_font;
 use super::figure::{Drawing, Figure, Panel};
 use super::grid::LEAST_WIDTH;
 use super::surface::Surface;
+use letters::Lettered;
 
 /// The font of the text in images, so that no font of the system is needed.
 const FONT: &[u8] = include_bytes!("../roboto/Roboto-Regular-latin.ttf");
@@ -79,7 +81,8 @@ pub(super) fn write(figure: &Figure, is_svg: bool, out: &mut impl Write) -> io::
         out.write_all(text.as_bytes())?;
     } else {
         let mut pixels = vec![0; width as usize * height as usize * 3];
-        draw(figure, BitMapBackend::with_buffer(&mut pixels, (width, height)))?;
+        let bitmap = Lettered::new(BitMapBackend::with_buffer(&mut pixels, (width, height)), FONT);
+        draw(figure, bitmap.ok_or_else(|| io::Error::other("the font cannot be read"))?)?;
         png::write(&pixels, (width, height), figure.text(), out)?;
     }
     Ok((width, height))
@@ -213,7 +216,8 @@ mod tests {
         let drawn = |text: &str| {
             let mut pixels = vec![0; 40 * 40 * 3];
             register_font(FONT_FAMILY, FontStyle::Normal, FONT).ok().unwrap();
-            let area = BitMapBackend::with_buffer(&mut pixels, (40, 40)).into_drawing_area();
+            let bitmap = BitMapBackend::with_buffer(&mut pixels, (40, 40));
+            let area = Lettered::new(bitmap, FONT).unwrap().into_drawing_area();
             area.fill(&WHITE).unwrap();
             area.draw_text(text, &font(), (4, 4)).unwrap();
             drop(area);
