@@ -49,7 +49,7 @@ pub(crate) fn output_error(e: stridemap::Error) -> Error {
 }
 
 /// Phrases in the messages of the library, each with its replacement in the messages of this program.
-const WORDS: [(&str, &str); 10] = [
+const WORDS: [(&str, &str); 13] = [
     (", or drop tensors: each storage is an open file", ": each storage is an open file"),
     ("StoreOptions::external(ExternalFiles::Beside) (--external beside)", "--external beside"),
     ("StoreOptions::external(ExternalFiles::Anywhere) (--external anywhere)", "--external anywhere"),
@@ -59,6 +59,15 @@ const WORDS: [(&str, &str); 10] = [
     ("run gc, which needs no space", "run compact, which first deletes what is not needed"),
     ("commit or run gc to make", "commit or run compact to make"),
     ("these bytes; gc frees them", "these bytes; compact frees them"),
+    (
+        "the file changed since it was adopted: the file is missing",
+        "the file, which was imported in place, is missing",
+    ),
+    ("changed since it was adopted", "changed since it was imported in place"),
+    (
+        "restore the recorded file, or adopt the current one, or import it, which copies it",
+        "bring back the recorded file, or import the present one with --force, in place or as a copy",
+    ),
     ("; load the tensor again, restore it, or save it, which copies its elements", "; try again"),
 ];
 

@@ -70,7 +70,8 @@ pub(super) fn matrix_size(expr: &str, view: &Tensor, kind: Option<Kind>) -> Resu
         [rows, columns] => Ok(Some((rows, columns))),
         ref size => {
             let what = format!("plot: {expr} has {} dimensions, size {size:?}", size.len());
-            let why = format!("{what}; select two, as in {expr}[0], or give --as histogram");
+            let first = vec!["0"; size.len() - 2].join(", ");
+            let why = format!("{what}; select two, as in {expr}[{first}], or give --as histogram");
             Err(Error::Refused(why))
         }
     }

@@ -60,7 +60,12 @@ fn file_that_has_changed_is_refused_and_verify_exits_with_1() {
         &["compact", "s.smap", "--materialize"],
     ] {
         let line = dir.refusal(args);
-        for part in ["x.safetensors", "mtime in ns", "adopt the current one"] {
+        for part in [
+            "x.safetensors",
+            "mtime in ns",
+            "since it was imported in place",
+            "import the present one with --force",
+        ] {
             assert!(line.contains(part), "{args:?}: {line}");
         }
     }
@@ -313,7 +318,7 @@ fn tagged_generation_still_needs_the_file_after_a_materialization() {
     assert!(run.stdout.ends_with("affects no tensor; tags that lose something: v1\n"), "{run:?}");
     for args in [&["restore", "s.smap", "v1", "--force"][..], &["restore", "s.smap", "v1", "-n"]] {
         let line = dir.refusal(args);
-        assert!(line.contains("restore \"a.x\"") && line.contains("the file is missing"), "{line}");
+        assert!(line.contains("restore \"a.x\"") && line.contains("imported in place, is missing"), "{line}");
     }
     assert_eq!(dir.stdout(&["show", "s.smap", "a.x"]), elements);
 

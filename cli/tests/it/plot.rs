@@ -198,6 +198,10 @@ fn several_tensors_are_drawn_beside_each_other_as_far_as_the_width_allows() {
     assert_eq!(text.matches("float32").count(), 3);
     // One that cannot be drawn, or too many of them.
     assert!(dir.refusal(&["plot", "s.smap", "signed", "image"]).contains("image has 3 dimensions"));
+    let view = "image.unsqueeze(0)";
+    let refused = dir.refusal(&["plot", "s.smap", view]);
+    assert!(refused.contains("select two, as in image.unsqueeze(0)[0, 0], or"), "{refused}");
+    dir.stdout(&["plot", "s.smap", &format!("{view}[0, 0]")]);
     let many = vec!["signed"; 17];
     let refused = dir.refusal(&[&["plot", "s.smap"][..], &many].concat());
     assert!(refused.contains("17 tensors are selected, and a figure has at most 16"), "{refused}");
