@@ -16,16 +16,32 @@ use crate::look::{info, ls, report, show, stats, tree};
 use crate::plot::PlotArgs;
 use crate::remote::{follow, pull, push};
 use crate::shell::generate;
-use crate::ui::{Global, help_width};
+use crate::ui::{Global, examples, help_width};
 
 /// Store tensors and views of them in a memory-mapped store on disk.
 #[derive(Parser)]
-#[command(name = "stridemap", version, term_width = help_width())]
+#[command(name = "stridemap", version, term_width = help_width(), after_help = overview())]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
     global: Global,
+}
+
+/// Returns the words that the help of all commands uses.
+fn overview() -> String {
+    let examples = examples(&[
+        "import model.pt model.smap",
+        "stats model.smap 'encoder.*'",
+        "export model.smap model.safetensors --to float16",
+        "help view",
+    ]);
+    format!(
+        "A store is a directory of named tensors. Each has a header, which says where its elements are in a storage: a file. \
+         Tensors that share elements, such as a matrix and a row of it, are on one storage. Each change is a commit, and makes \
+         a new generation of the store. A tag is a name for a generation and keeps what it needs: STORE@TAG reads it, and \
+         restore goes back to it. Commands that read a store also read .safetensors, .npy, .npz, .pt and .gguf files.\n\n{examples}"
+    )
 }
 
 impl Args {

@@ -30,7 +30,7 @@ use crate::undo::newest_tag_with;
 /// generation then no longer needs the files. Tagged generations still do. With -n, what is printed of the storages to
 /// rewrite is without these copies. If another process changes a tensor meanwhile, its file is skipped, and the exit code is 1.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["compact model.smap"]))]
+#[command(after_help = examples(&["compact model.smap -n", "compact model.smap --all", "compact model.smap --materialize"]))]
 pub(crate) struct CompactArgs {
     /// The store
     pub(crate) store: PathBuf,

@@ -33,10 +33,10 @@ use crate::ui::{
 /// With STORE@TAG or a URL, shows the bytes of the storages of that generation, and how many of them only it has. In a store
 /// on this machine, removing its tags frees these, unless it is the newest. For a URL, prune -n shows what could be freed.
 ///
-/// With a NAME, shows how many bytes the elements of these tensors take, and how many of these bytes are
-/// shared with other tensors. The next columns say what removing the tensors frees: rm the storages that have no other
+/// With a NAME, shows how many bytes of the store the elements of these tensors take, and how many of these bytes are
+/// shared with other tensors. Elements in files that were imported in place take none. The next columns say what removing the tensors frees: rm the storages that have no other
 /// tensors, and compact after it what only these tensors use of other storages, with --all if that is less than a quarter of
-/// a storage. What tags keep is free after the tags are removed, too. The last row of several NAMEs is that of all of
+/// a storage. What a tag keeps is freed only once the tag is removed, too. The last row of several NAMEs is that of all of
 /// them together.
 ///
 /// With --map, shows which tensors share which bytes. On a terminal, each storage is a bar, followed by a bar for each of its

@@ -20,7 +20,7 @@ use crate::undo::Before;
 /// An attribute belongs to the store, or with --of to a tensor or to a prefix of names, such as 'encoder.'.
 /// info --all also prints all attributes.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["attr set model.smap license MIT", "attr get model.smap unit --of depth"]))]
+#[command(after_help = examples(&["attr set model.smap license MIT", "attr set model.smap unit m --of depth", "attr get model.smap unit --of depth"]))]
 pub(crate) struct AttrArgs {
     #[command(subcommand)]
     action: Action,

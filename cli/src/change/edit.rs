@@ -62,7 +62,7 @@ pub(crate) struct ViewArgs {
 /// A storage is deleted with its last tensor, unless a tag keeps it. If other tensors remain on it, the bytes that
 /// only the removed tensors used stay until compact frees them.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["rm model.smap encoder.weight encoder.bias"]))]
+#[command(after_help = examples(&["rm model.smap encoder.weight encoder.bias", "rm model.smap '*.bias' -n", "rm model.smap old. --tag before"]))]
 pub(crate) struct RmArgs {
     /// The store
     pub(crate) store: PathBuf,

@@ -29,7 +29,7 @@ const MAX_WARNINGS: usize = 3;
 /// Summarize a store or a file on one screen
 ///
 /// The summary has the parameters, the bytes, the dtypes, the largest modules, the attributes and warnings. Modules that are
-/// alike and have consecutive numbers are one line, with the numbers of one. In a pipe, it has all modules, and each line is
+/// alike and have consecutive numbers, such as layers.0 to layers.11, are one line, which has the figures of one of them. In a pipe, it has all modules, and each line is
 /// a label and its values, with tabs between them.
 ///
 /// .safetensors, .npy, .npz, .pt and .gguf files are read in place; tensors have the names that an import would use. In

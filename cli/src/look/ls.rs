@@ -19,9 +19,10 @@ use crate::ui::{Column, Table, bytes_cell, examples, message, tensor_record, wid
 /// Numbers in names count as numbers: layer.2 comes before layer.10. If a pattern matches nothing, or --dtype and --size
 /// leave no tensor, the exit code is 1.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder."]))]
+#[command(after_help = examples(&["ls model.smap", "ls -l --sort bytes model.pt", "ls model.smap '*.weight' encoder.", "ls model.smap --size '*,384' --dtype float32"]))]
 pub(crate) struct LsArgs {
-    /// Only these tensors, by name, by glob ('*.weight') or by prefix ('encoder.')
+    /// Only these tensors, by name, by prefix ('encoder.') or by glob ('*.weight'), in which * is any text and ? is one
+    /// character
     #[arg(index = 2, value_name = "NAME")]
     patterns: Vec<String>,
     /// Print the bytes of the elements too, and all of this also in a pipe

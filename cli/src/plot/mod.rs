@@ -44,7 +44,7 @@ use surface::Surface;
 /// are still drawn, and the exit code is 2.
 ///
 /// With -o, the drawing is written as an image with its indices, its scale and a caption: a .png file of at most 1024 ×
-/// 1024 blocks, or an .svg file of at most 256 × 256. The font of .png has Latin characters; others are drawn as boxes.
+/// 1024 blocks, or an .svg file of at most 256 × 256; if there are several drawings, the row of them has so many. The font of .png has Latin characters; others are drawn as boxes.
 #[derive(clap::Args)]
 #[command(after_help = expr::help(&["plot model.smap 'encoder.weight[0]'", "plot model.pt encoder.weight --as histogram", "plot model.pt 'layers.?.weight' -o weights.png", "plot model.smap encoder.weight --over 'step*'"]))]
 pub(crate) struct PlotArgs {

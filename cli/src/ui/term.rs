@@ -86,7 +86,7 @@ pub(crate) fn help_width() -> usize {
 /// Returns the part of a help text that shows examples: arguments of this program.
 pub(crate) fn examples(examples: &[&str]) -> String {
     let lines = examples.iter().map(|example| format!("\n  stridemap {example}"));
-    format!("Example:{}", lines.collect::<String>())
+    format!("Example{}:{}", if examples.len() == 1 { "" } else { "s" }, lines.collect::<String>())
 }
 
 /// Returns the text in a style, or as it is if standard output has no colors.

@@ -46,7 +46,7 @@ pub(crate) use words::is_output;
 /// system supports it. It is verified while it is made; damage is an error. COPY.smap must not exist. A killed export
 /// leaves a .stage-* directory beside the path of the copy; that directory can be deleted.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export a.safetensors b.safetensors merged.safetensors", "export model.pt half.safetensors --to float16", "export model.smap copy.smap --tags"]))]
+#[command(after_help = examples(&["export model.smap weight.npy encoder.weight", "export model.pt model.safetensors", "export model.pt encoder.safetensors 'encoder.*'", "export a.safetensors b.safetensors merged.safetensors", "export model.pt half.safetensors --to float16", "export model.smap copy.smap --tags"]))]
 #[command(override_usage = "stridemap export [OPTIONS] <FROM>... <OUT> [NAME]...")]
 pub(crate) struct ExportArgs {
     /// The store, its URL, a tagged generation (STORE@TAG, URL@TAG), or a file in another format; several are merged

@@ -37,7 +37,12 @@ pub(super) use attributes::note_long_attributes;
 /// store; that directory can be deleted. With --verbose, a line for each file tells whether it was copied or shares
 /// disk blocks with the store.
 #[derive(clap::Args)]
-#[command(after_help = examples(&["import model.safetensors bias.npy model.smap"]))]
+#[command(after_help = examples(&[
+    "import model.safetensors bias.npy model.smap",
+    "import model.safetensors model.smap --in-place",
+    "import checkpoint.pt model.smap --rename 'module.*=*'",
+    "import moe.safetensors moe.smap --fuse 'layers.{}.experts.{}.up'",
+]))]
 #[command(override_usage = "stridemap import [OPTIONS] <FILE>... <STORE>")]
 pub(crate) struct ImportArgs {
     /// Files to import, then the store, which is created if it does not exist. The format is detected from the content;
