@@ -220,7 +220,7 @@ impl Episode {
         self.unsynced_at = None;
         let (found, at) = find(&store, &candidates)?;
         self.model = candidates.swap_remove(at);
-        self.model.iter_mut().for_each(|model| model.adopt(&found));
+        self.model.iter_mut().for_each(|model| model.adopt(&found, true));
         self.figures.recoveries += 1;
         check_verified(&store)?;
         Ok(true)
@@ -239,8 +239,9 @@ impl Episode {
             Err(e) if e.kind() == ErrorKind::NotFound && candidates[0].is_none() => return Ok(true),
             opened => opened.map_err(|e| format!("open: {e}"))?,
         };
-        let (_, at) = find(&store, &candidates)?;
+        let (found, at) = find(&store, &candidates)?;
         self.model = candidates.swap_remove(at);
+        self.model.iter_mut().for_each(|model| model.adopt(&found, false));
         if at > 0 {
             self.earlier.append(&mut candidates);
         }

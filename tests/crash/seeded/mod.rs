@@ -69,3 +69,10 @@ fn commit_without_changes_keeps_what_it_returned_for() {
     let figures = Episode::new(1_795_754_581_044_725_056).run(LIVES).unwrap();
     assert!(figures.recoveries > 0, "{figures}");
 }
+
+/// A change in place of a tensor that is killed, then one of another tensor on the same storage with a flush, then a power cut.
+#[test]
+fn flush_after_an_interrupted_change_keeps_what_the_change_left() {
+    let figures = Episode::new(1_795_899_018_315_860_726).run(LIVES).unwrap();
+    assert!(figures.recoveries > 0 && figures.kills > 0, "{figures}");
+}

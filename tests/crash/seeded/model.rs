@@ -110,7 +110,13 @@ impl Half {
         versions.drain(..versions.len() - 1);
     }
 
-    fn adopt(&mut self, found: &Content) {
+    fn adopt(&mut self, found: &Content, is_durable: bool) {
+        for versions in self.in_place.values_mut() {
+            match is_durable {
+                true => drop(versions.drain(..versions.len() - 1)),
+                false => versions.push(versions.last().unwrap().clone()),
+            }
+        }
         for (name, known) in &mut self.tensors {
             let entry = &found.tensors[name];
             (known.stride, known.offset) = (entry.stride.clone(), entry.offset);
@@ -118,10 +124,9 @@ impl Half {
         for (name, known) in &self.tensors {
             let Elements::InPlace(storage) = known.elements else { continue };
             let (itemsize, entry) = (known.dtype.itemsize(), &found.tensors[name].elements[0]);
-            let versions = self.in_place.get_mut(&storage).unwrap();
-            versions.drain(..versions.len() - 1);
+            let bytes = self.in_place.get_mut(&storage).unwrap().last_mut().unwrap();
             for (at, element) in known.places().into_iter().zip(entry.chunks(itemsize)) {
-                versions[0][at..at + itemsize].copy_from_slice(element);
+                bytes[at..at + itemsize].copy_from_slice(element);
             }
         }
     }
@@ -150,8 +155,9 @@ impl Model {
         relaxed
     }
 
-    /// Sets the content to the one that was found, if several were possible. Everything in it counts as flushed.
-    pub(super) fn adopt(&mut self, found: &Content) {
-        self.halves.iter_mut().for_each(|half| half.adopt(found));
+    /// Sets the content to the one that was found, if several were possible: a change in place may have been interrupted. Unless
+    /// it is durable, a power cut may still restore what was there before.
+    pub(super) fn adopt(&mut self, found: &Content, is_durable: bool) {
+        self.halves.iter_mut().for_each(|half| half.adopt(found, is_durable));
     }
 }
