@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use stridemap::{ErrorKind, Snapshot, StorageInfo, StorageKind, Store};
+use stridemap::{ErrorKind, Snapshot, StorageKind, Store};
 use stridemap_interop::ForeignFile;
 
 use crate::error::{Error, Result};
@@ -17,20 +17,37 @@ use crate::ui::{counted, message};
 /// The maximum number of entries of a directory among which stores are looked for.
 const MAX_ENTRIES: usize = 10_000;
 
-/// Says of a copy of tensors that it needs files outside the store, as the original does.
-pub(crate) fn note_files_of_copy(path: &Path) {
-    let Ok(store) = Store::open(path) else { return };
-    let is_external = |storage: &StorageInfo| storage.kind == StorageKind::External;
-    let snapshot = store.snapshot();
-    let mut external = snapshot.storages().filter_map(|storage| storage.ok()).filter(is_external);
-    let Some(first) = external.next() else { return };
-    let compact = command_line("compact --materialize", &[&path.to_string_lossy()]);
+/// Says which files outside the store a copy of these tensors of a snapshot needs, as the original does.
+pub(crate) fn note_files_of_copy(
+    copy: &Path,
+    snapshot: &Snapshot,
+    is_copied: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut files = BTreeMap::new();
+    for storage in snapshot.storages() {
+        let storage = storage?;
+        if storage.kind == StorageKind::External {
+            files.insert(storage.id, storage.file);
+        }
+    }
+    let mut needed = BTreeSet::new();
+    if !files.is_empty() {
+        for info in snapshot.iter_tensors("")? {
+            let info = info?;
+            needed.extend(files.get(&info.storage_id).filter(|_| is_copied(&info.name)));
+        }
+    }
+    let Some(first) = needed.first() else { return Ok(()) };
+    let more = match needed.len() - 1 {
+        0 => String::new(),
+        more => format!(" and {}", counted(more as u64, "other")),
+    };
+    let (compact, copy) = (command_line("compact --materialize", &[&copy.to_string_lossy()]), copy.display());
     message(&format!(
-        "note: elements in files that were imported in place are not copied: {} needs {}{}; {compact} copies them",
-        path.display(),
-        first.file.display(),
-        if external.any(|other| other.file != first.file) { " and others" } else { "" }
+        "note: elements in files that were imported in place are not copied: {copy} needs {}{more}; {compact} copies them",
+        first.display()
     ));
+    Ok(())
 }
 
 /// The files that a command is about to write.

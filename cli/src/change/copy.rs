@@ -106,7 +106,7 @@ pub(crate) fn run(args: &CopyArgs, out: &mut impl Write) -> Result<()> {
         "copied {tensors}, {size}, into {}{shared}{tagged}: generation {generation}",
         target.display()
     ));
-    note_files_of_copy(target);
+    note_files_of_copy(target, &snapshot, |name| names.contains_key(name))?;
     if let Some(store) = &store {
         replaced.report(store, target);
         replaced.note_left_behind(store);

@@ -351,6 +351,16 @@ fn copies_of_tensors_in_place_say_which_files_they_need() {
         );
         assert!(said.ends_with(&note), "{said}");
     }
+    // What is copied beside tensors in place, or into a store that has some, needs no file.
+    dir.messages(&["import", "x.safetensors", "s.smap", "--prefix", "own."]);
+    for args in [
+        &["copy", "s.smap", "own.", "own.smap"][..],
+        &["copy", "s.smap", "own.", "all.smap", "--force"],
+        &["export", "s.smap", "part.smap", "own.x"],
+    ] {
+        let said = dir.messages(args);
+        assert!(!said.contains("needs"), "{said}");
+    }
     dir.stdout(&["compact", "s.smap", "--materialize"]);
-    assert!(!dir.messages(&["copy", "s.smap", "a.", "own.smap"]).contains("needs"));
+    assert!(!dir.messages(&["copy", "s.smap", "a.", "whole.smap"]).contains("needs"));
 }

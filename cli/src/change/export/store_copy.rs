@@ -73,7 +73,7 @@ pub(super) fn copy(
     let size = HumanBytes(copied.copied_bytes + copied.shared_bytes);
     let tensors = counted(copied.tensor_count, "tensor");
     message(&format!("exported {tensors}{tags}, {size}, to {}{shared}", args.out.display()));
-    note_files_of_copy(args.out);
+    note_files_of_copy(args.out, snapshot, |name| names.is_empty() || names.contains(name))?;
     if args.options.json { write_json(out, record()?) } else { Ok(()) }
 }
 
