@@ -536,7 +536,8 @@ class Store(Changes):
         """Give the names that begin with `prefix` the tensors and attributes of an earlier generation, in one commit.
 
         `at` is a tag, a number or a snapshot of this store. Other names with this prefix are removed. The attributes of
-        the store itself are restored only without a prefix. No element is copied, and tags stay as they are.
+        the store itself are restored only without a prefix. No element is copied, and tags stay as they are. If the file of
+        a tensor that was imported in place is missing or was changed, a `StateError` is raised.
 
         >>> import tempfile
         >>> with open(tempfile.mkdtemp() + "/x.smap", "x") as store:

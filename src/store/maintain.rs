@@ -144,7 +144,8 @@ impl Store {
     }
 
     /// Copies the bytes that tensors reach in external storages into sealed storages of the store, so that the newest
-    /// generation no longer needs external files. Tagged generations still need theirs. Tensors keep their names, sizes and elements, and share elements as before;
+    /// generation no longer needs external files. Tagged generations still need theirs. Tensors keep their names, sizes
+    /// and elements, and share elements as before;
     /// their storages change, and their strides and offsets can change, as in [`compact`](Self::compact), which also says how
     /// small storages are joined. `progress`
     /// is called with the bytes written since the last call.

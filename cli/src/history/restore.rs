@@ -23,7 +23,7 @@ use crate::undo::{Before, Replaced};
 /// are changed. Tags stay as they are.
 ///
 /// If a tensor that would be restored was imported in place, and its file is missing or was changed, restore refuses, also
-/// with --force. If no tag keeps the elements that this would remove or replace, restore refuses: --tag tags the present state in
+/// with --force; files that --external does not allow are not looked at. If no tag keeps the elements that this would remove or replace, restore refuses: --tag tags the present state in
 /// the same commit, and --force restores anyway.
 ///
 /// With -n, each line shows a tensor that would be added (+), changed (~) or removed (-), or an attribute (@).
